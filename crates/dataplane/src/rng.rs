@@ -1,0 +1,105 @@
+//! Random numbers by counter: draw `i` of a stream is a pure function of its key and `i`.
+//!
+//! The function is the finaliser of SplitMix64 over `key + (i + 1) * golden ratio` (Steele, Lea and
+//! Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), so that `new(seed)` gives
+//! that generator's own sequence. A counter instead of hidden state costs nothing and buys replay:
+//! whoever recorded a pick's key and counter draws the very same numbers again with [`Rng::at`].
+//! Good for choosing endpoints; not for secrets.
+
+/// 2^64 divided by the golden ratio, odd: its multiples visit every 64-bit value.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A stream of draws; one per data thread, so that nothing is shared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rng {
+    key: u64,
+    counter: u64,
+}
+
+impl Rng {
+    /// The stream of a key, from its beginning.
+    #[must_use]
+    pub const fn new(key: u64) -> Self {
+        Self::at(key, 0)
+    }
+
+    /// The stream of a key from its `counter`-th draw on, to replay what was recorded.
+    #[must_use]
+    pub const fn at(key: u64, counter: u64) -> Self {
+        Self { key, counter }
+    }
+
+    /// The `index`-th of the streams that one seed gives.
+    ///
+    /// Its key is mixed twice: keys a multiple of the golden ratio apart would be one sequence,
+    /// shifted.
+    #[must_use]
+    pub const fn stream(seed: u64, index: u64) -> Self {
+        Self::new(draw(mix(seed), index))
+    }
+
+    /// Names the stream in a record.
+    #[must_use]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Draws taken so far, which is the number of the next.
+    #[must_use]
+    pub const fn counter(&self) -> u64 {
+        self.counter
+    }
+
+    /// Uniform over every 64-bit value.
+    pub fn next_u64(&mut self) -> u64 {
+        let drawn = draw(self.key, self.counter);
+        self.counter = self.counter.wrapping_add(1);
+        drawn
+    }
+
+    /// Uniform over `0..n`; 0 for `n` 0.
+    ///
+    /// Multiply-shift with rejection (Lemire, "Fast random integer generation in an interval",
+    /// 2019): no bias, and the division happens with a probability of n / 2^32 only.
+    pub fn below(&mut self, n: u32) -> u32 {
+        let mut product = self.half() * u64::from(n);
+        if low(product) < n {
+            let threshold = n.wrapping_neg() % n;
+            while low(product) < threshold {
+                product = self.half() * u64::from(n);
+            }
+        }
+        (product >> 32) as u32
+    }
+
+    /// Uniform over the multiples of 2^-24 in `[0, 1)`.
+    pub fn unit_f32(&mut self) -> f32 {
+        const STEP: f32 = 1.0 / (1 << 24) as f32;
+        (self.next_u64() >> 40) as f32 * STEP
+    }
+
+    /// Uniform over the multiples of 2^-53 in `[0, 1)`.
+    pub fn unit_f64(&mut self) -> f64 {
+        const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
+        (self.next_u64() >> 11) as f64 * STEP
+    }
+
+    /// The better half of a draw, as a 64-bit factor.
+    fn half(&mut self) -> u64 {
+        self.next_u64() >> 32
+    }
+}
+
+const fn low(product: u64) -> u32 {
+    product as u32
+}
+
+const fn draw(key: u64, counter: u64) -> u64 {
+    mix(key.wrapping_add(GOLDEN.wrapping_mul(counter.wrapping_add(1))))
+}
+
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
