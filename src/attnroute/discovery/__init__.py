@@ -1,0 +1,1 @@
+"""Where endpoints come from: one source a file, all behind `base.Resolver`."""
