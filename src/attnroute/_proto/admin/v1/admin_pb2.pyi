@@ -1,0 +1,177 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EndpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENDPOINT_STATE_UNSPECIFIED: _ClassVar[EndpointState]
+    ENDPOINT_STATE_USABLE: _ClassVar[EndpointState]
+    ENDPOINT_STATE_CONNECT_FAILING: _ClassVar[EndpointState]
+    ENDPOINT_STATE_WEIGHT_ZERO: _ClassVar[EndpointState]
+ENDPOINT_STATE_UNSPECIFIED: EndpointState
+ENDPOINT_STATE_USABLE: EndpointState
+ENDPOINT_STATE_CONNECT_FAILING: EndpointState
+ENDPOINT_STATE_WEIGHT_ZERO: EndpointState
+
+class ListServicesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListServicesResponse(_message.Message):
+    __slots__ = ("services",)
+    SERVICES_FIELD_NUMBER: _ClassVar[int]
+    services: _containers.RepeatedCompositeFieldContainer[Service]
+    def __init__(self, services: _Optional[_Iterable[_Union[Service, _Mapping]]] = ...) -> None: ...
+
+class Service(_message.Message):
+    __slots__ = ("name", "authorities", "balancer", "endpoints", "usable_endpoints", "endpoint_epoch", "in_flight", "source", "source_error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    BALANCER_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    USABLE_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    authorities: _containers.RepeatedScalarFieldContainer[str]
+    balancer: str
+    endpoints: int
+    usable_endpoints: int
+    endpoint_epoch: int
+    in_flight: int
+    source: str
+    source_error: str
+    def __init__(self, name: _Optional[str] = ..., authorities: _Optional[_Iterable[str]] = ..., balancer: _Optional[str] = ..., endpoints: _Optional[int] = ..., usable_endpoints: _Optional[int] = ..., endpoint_epoch: _Optional[int] = ..., in_flight: _Optional[int] = ..., source: _Optional[str] = ..., source_error: _Optional[str] = ...) -> None: ...
+
+class ListEndpointsRequest(_message.Message):
+    __slots__ = ("service",)
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    def __init__(self, service: _Optional[str] = ...) -> None: ...
+
+class ListEndpointsResponse(_message.Message):
+    __slots__ = ("service", "endpoint_epoch", "endpoints")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    endpoint_epoch: int
+    endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    def __init__(self, service: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
+
+class Endpoint(_message.Message):
+    __slots__ = ("address", "state", "zone", "labels", "static_weight", "in_flight", "connections", "picks_total", "successes_total", "failures_total", "mean_latency_s")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    STATIC_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PICKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MEAN_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    state: EndpointState
+    zone: str
+    labels: _containers.ScalarMap[str, str]
+    static_weight: float
+    in_flight: int
+    connections: int
+    picks_total: int
+    successes_total: int
+    failures_total: int
+    mean_latency_s: float
+    def __init__(self, address: _Optional[str] = ..., state: _Optional[_Union[EndpointState, str]] = ..., zone: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., static_weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., connections: _Optional[int] = ..., picks_total: _Optional[int] = ..., successes_total: _Optional[int] = ..., failures_total: _Optional[int] = ..., mean_latency_s: _Optional[float] = ...) -> None: ...
+
+class GetWeightsRequest(_message.Message):
+    __slots__ = ("service", "request_class")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    request_class: str
+    def __init__(self, service: _Optional[str] = ..., request_class: _Optional[str] = ...) -> None: ...
+
+class WatchWeightsRequest(_message.Message):
+    __slots__ = ("service", "request_class", "min_interval_ms")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MIN_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    request_class: str
+    min_interval_ms: int
+    def __init__(self, service: _Optional[str] = ..., request_class: _Optional[str] = ..., min_interval_ms: _Optional[int] = ...) -> None: ...
+
+class GetWeightsResponse(_message.Message):
+    __slots__ = ("service", "balancer", "endpoint_epoch", "read_at", "classes")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    BALANCER_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    READ_AT_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    balancer: str
+    endpoint_epoch: int
+    read_at: _timestamp_pb2.Timestamp
+    classes: _containers.RepeatedCompositeFieldContainer[ClassWeights]
+    def __init__(self, service: _Optional[str] = ..., balancer: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., classes: _Optional[_Iterable[_Union[ClassWeights, _Mapping]]] = ...) -> None: ...
+
+class ClassWeights(_message.Message):
+    __slots__ = ("request_class", "endpoints")
+    REQUEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    request_class: str
+    endpoints: _containers.RepeatedCompositeFieldContainer[EndpointWeight]
+    def __init__(self, request_class: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[EndpointWeight, _Mapping]]] = ...) -> None: ...
+
+class EndpointWeight(_message.Message):
+    __slots__ = ("address", "weight", "share", "state", "in_flight")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    weight: float
+    share: float
+    state: EndpointState
+    in_flight: int
+    def __init__(self, address: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., state: _Optional[_Union[EndpointState, str]] = ..., in_flight: _Optional[int] = ...) -> None: ...
+
+class GetConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetConfigResponse(_message.Message):
+    __slots__ = ("policy_yaml", "sha256", "source", "generation", "applied_at", "rejected")
+    POLICY_YAML_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_AT_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    policy_yaml: str
+    sha256: str
+    source: str
+    generation: int
+    applied_at: _timestamp_pb2.Timestamp
+    rejected: str
+    def __init__(self, policy_yaml: _Optional[str] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., applied_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rejected: _Optional[str] = ...) -> None: ...

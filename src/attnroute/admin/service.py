@@ -1,0 +1,316 @@
+"""What the admin API answers (proto/attnroute/admin/v1/admin.proto).
+
+Answers are built from two views: the control side (policy, sources) and telemetry (the data plane's
+counters). The methods know no transport: a refusal is an exception with a status and its
+google.rpc details, and `attnroute.admin.server` turns it into a gRPC status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+
+from attnroute._proto.admin.v1 import admin_pb2 as pb
+from attnroute.clock import Clock
+from attnroute.telemetry.snapshot import ServiceSnapshot
+
+EVERY_CLASS = "*"
+"""The one request class of a balancer that does not tell classes apart."""
+
+ERROR_DOMAIN = "attnroute"
+"""`domain` of every google.rpc.ErrorInfo."""
+
+WATCH_INTERVAL_MS_DEFAULT = 500
+WATCH_INTERVAL_MS_MIN = 100
+
+WATCHES_MAX = 64
+"""Open WatchWeights streams; one more is RESOURCE_EXHAUSTED."""
+
+
+@dataclass(frozen=True)
+class ServiceInfo:
+    """A service as the policy in force and its source of endpoints have it."""
+
+    name: str
+    authorities: tuple[str, ...]
+    balancer: str
+    source: str
+    """Kind of source: `static`, `file`."""
+    source_error: str
+    """Empty, or why the last good set still serves."""
+
+
+@dataclass(frozen=True)
+class ConfigInfo:
+    """The policy in force and what became of the newest file."""
+
+    policy_yaml: str
+    sha256: str
+    source: str
+    generation: int
+    applied_at_s: float
+    """Seconds since 1970-01-01 UTC."""
+    rejected: str
+
+
+class ControlView(Protocol):
+    """What the control side tells the admin API."""
+
+    def services(self) -> Sequence[ServiceInfo]:
+        """Every service of the policy in force, in its order."""
+        ...
+
+    def config(self) -> ConfigInfo:
+        """The policy in force."""
+        ...
+
+
+class TelemetryView(Protocol):
+    """What the admin API reads of the data plane."""
+
+    def read(self, service: str) -> ServiceSnapshot: ...
+    def shares(self, snapshot: ServiceSnapshot) -> npt.NDArray[np.float64] | None: ...
+
+
+class RefusalError(Exception):
+    """A call that is answered with a status other than OK."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, details: Iterable[Message]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = tuple(details)
+
+
+class AdminService:
+    """The methods of attnroute.admin.v1.Admin, by their names in lower case."""
+
+    def __init__(
+        self,
+        control: ControlView,
+        telemetry: TelemetryView,
+        clock: Clock,
+        *,
+        watches_max: int = WATCHES_MAX,
+        on_limit_hit: Callable[[str], None] = lambda _limit: None,
+    ) -> None:
+        """on_limit_hit is called with the name of a limit that refused a call."""
+        self._control = control
+        self._telemetry = telemetry
+        self._clock = clock
+        self._watches_max = watches_max
+        self._on_limit_hit = on_limit_hit
+        self._watches = 0
+        self._closing = asyncio.Event()
+
+    @property
+    def watches(self) -> int:
+        """Open WatchWeights streams."""
+        return self._watches
+
+    def close(self) -> None:
+        """Ends every open stream with UNAVAILABLE, so that stopping need not wait for clients."""
+        self._closing.set()
+
+    async def list_services(self, _request: pb.ListServicesRequest) -> pb.ListServicesResponse:
+        """Every service with the size and state of its endpoint set."""
+        answer = pb.ListServicesResponse()
+        for info in self._control.services():
+            snapshot = self._telemetry.read(info.name)
+            answer.services.append(
+                pb.Service(
+                    name=info.name,
+                    authorities=info.authorities,
+                    balancer=info.balancer,
+                    endpoints=len(snapshot.endpoints),
+                    usable_endpoints=int(np.count_nonzero(snapshot.rows["usable"])),
+                    endpoint_epoch=snapshot.endpoint_epoch,
+                    in_flight=int(snapshot.rows["in_flight"].sum()),
+                    source=info.source,
+                    source_error=info.source_error,
+                )
+            )
+        return answer
+
+    async def list_endpoints(self, request: pb.ListEndpointsRequest) -> pb.ListEndpointsResponse:
+        """The endpoints of one service with their counters."""
+        info = self._find(request.service)
+        snapshot = self._telemetry.read(info.name)
+        answer = pb.ListEndpointsResponse(service=info.name, endpoint_epoch=snapshot.endpoint_epoch)
+        for endpoint, row in zip(snapshot.endpoints, snapshot.rows, strict=True):
+            successes = int(row["successes"])
+            answer.endpoints.append(
+                pb.Endpoint(
+                    address=endpoint.address,
+                    state=_state(row),
+                    zone=endpoint.zone,
+                    labels=endpoint.labels,
+                    static_weight=endpoint.static_weight,
+                    in_flight=int(row["in_flight"]),
+                    connections=int(row["connections"]),
+                    picks_total=int(row["picks"]),
+                    successes_total=successes,
+                    failures_total=int(row["failures"]),
+                    mean_latency_s=int(row["latency_ns"]) / successes / 1e9 if successes else 0.0,
+                )
+            )
+        return answer
+
+    async def get_weights(self, request: pb.GetWeightsRequest) -> pb.GetWeightsResponse:
+        """The weights of one service, read now."""
+        info = self._find(request.service)
+        _check_class(info, request.request_class)
+        return self._weights(info, self._telemetry.read(info.name))
+
+    async def watch_weights(
+        self, request: pb.WatchWeightsRequest
+    ) -> AsyncIterator[pb.GetWeightsResponse]:
+        """The weights now and after each change.
+
+        State is read only when the client took the message before, so a client that does not read
+        holds one task and no queue, and sees the newest state when it goes on.
+        """
+        info = self._find(request.service)
+        _check_class(info, request.request_class)
+        interval_s = _watch_interval_s(request.min_interval_ms)
+        with self._watch_slot():
+            sent: tuple[object, ...] | None = None
+            while not self._closing.is_set():
+                info = self._find(request.service)
+                snapshot = self._telemetry.read(info.name)
+                state = _comparable(info, snapshot)
+                if state != sent:
+                    sent = state
+                    yield self._weights(info, snapshot)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), interval_s)
+        raise RefusalError(grpc.StatusCode.UNAVAILABLE, "attnroute: the sidecar is stopping", ())
+
+    async def get_config(self, _request: pb.GetConfigRequest) -> pb.GetConfigResponse:
+        """The policy in force, and why a newer file is not."""
+        config = self._control.config()
+        return pb.GetConfigResponse(
+            policy_yaml=config.policy_yaml,
+            sha256=config.sha256,
+            source=config.source,
+            generation=config.generation,
+            applied_at=_timestamp(config.applied_at_s),
+            rejected=config.rejected,
+        )
+
+    def _find(self, service: str) -> ServiceInfo:
+        if not service:
+            _refuse_field("service", "`service` is empty; name a service of the policy")
+        services = self._control.services()
+        for info in services:
+            if info.name == service:
+                return info
+        known = ", ".join(info.name for info in services)
+        raise RefusalError(
+            grpc.StatusCode.NOT_FOUND,
+            f"attnroute: service `{service}` is not configured; configured are: {known}",
+            [_error_info("SERVICE_NOT_FOUND", service=service, configured=known)],
+        )
+
+    def _weights(self, info: ServiceInfo, snapshot: ServiceSnapshot) -> pb.GetWeightsResponse:
+        shares = self._telemetry.shares(snapshot)
+        weights = pb.ClassWeights(request_class=EVERY_CLASS)
+        for index, (endpoint, row) in enumerate(
+            zip(snapshot.endpoints, snapshot.rows, strict=True)
+        ):
+            weights.endpoints.append(
+                pb.EndpointWeight(
+                    address=endpoint.address,
+                    weight=float(row["weight"]),
+                    share=None if shares is None else float(shares[index]),
+                    state=_state(row),
+                    in_flight=int(row["in_flight"]),
+                )
+            )
+        return pb.GetWeightsResponse(
+            service=info.name,
+            balancer=info.balancer,
+            endpoint_epoch=snapshot.endpoint_epoch,
+            read_at=_timestamp(self._clock.wall_s()),
+            classes=[weights],
+        )
+
+    @contextmanager
+    def _watch_slot(self) -> Iterator[None]:
+        if self._watches >= self._watches_max:
+            self._on_limit_hit("admin_watches")
+            raise RefusalError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"attnroute: {self._watches_max} watches are open, which is the limit; end one",
+                [_error_info("TOO_MANY_WATCHES", limit=str(self._watches_max))],
+            )
+        self._watches += 1
+        try:
+            yield
+        finally:
+            self._watches -= 1
+
+
+def _check_class(info: ServiceInfo, request_class: str) -> None:
+    if request_class not in ("", EVERY_CLASS):
+        raise RefusalError(
+            grpc.StatusCode.NOT_FOUND,
+            f"attnroute: service `{info.name}` has no request class `{request_class}`; "
+            f"balancer `{info.balancer}` knows one class, `{EVERY_CLASS}`",
+            [_error_info("REQUEST_CLASS_NOT_FOUND", request_class=request_class)],
+        )
+
+
+def _watch_interval_s(min_interval_ms: int) -> float:
+    if min_interval_ms == 0:
+        min_interval_ms = WATCH_INTERVAL_MS_DEFAULT
+    if min_interval_ms < WATCH_INTERVAL_MS_MIN:
+        _refuse_field(
+            "min_interval_ms",
+            f"`min_interval_ms` is {min_interval_ms}, expected {WATCH_INTERVAL_MS_MIN} or more, "
+            f"or 0 for {WATCH_INTERVAL_MS_DEFAULT}",
+        )
+    return min_interval_ms / 1000
+
+
+def _refuse_field(field: str, message: str) -> NoReturn:
+    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
+    raise RefusalError(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        f"attnroute: {message}",
+        [error_details_pb2.BadRequest(field_violations=[violation])],
+    )
+
+
+def _error_info(reason: str, **metadata: str) -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)
+
+
+def _state(row: np.void) -> pb.EndpointState:
+    if row["static_weight"] == 0:
+        return pb.ENDPOINT_STATE_WEIGHT_ZERO
+    if row["failing"]:
+        return pb.ENDPOINT_STATE_CONNECT_FAILING
+    return pb.ENDPOINT_STATE_USABLE
+
+
+def _comparable(info: ServiceInfo, snapshot: ServiceSnapshot) -> tuple[object, ...]:
+    """What a change of is worth a message: weights, set, state; not counters or shares."""
+    columns = ("id", "weight", "usable", "failing", "static_weight")
+    values = (snapshot.rows[column].tobytes() for column in columns)
+    return (info.balancer, snapshot.endpoint_epoch, *values)
+
+
+def _timestamp(wall_s: float) -> Timestamp:
+    seconds, nanos = divmod(round(wall_s * 1e9), 1_000_000_000)
+    return Timestamp(seconds=seconds, nanos=nanos)

@@ -1,0 +1,1 @@
+"""Numbers read from the data plane and what follows from them."""
