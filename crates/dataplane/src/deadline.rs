@@ -52,7 +52,9 @@ fn parse_value(value: &[u8]) -> Option<Duration> {
     if digits.is_empty() || digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let number = digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let number = digits
+        .iter()
+        .fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
     // Hours: 8 digits times 3600 stay far below the range of a duration in seconds.
     match unit {
         b'n' => Some(Duration::from_nanos(number)),
@@ -72,7 +74,9 @@ fn malformed(headers: &HeaderMap) -> Malformed {
         .iter()
         .map(|value| String::from_utf8_lossy(value.as_bytes()))
         .collect();
-    Malformed { value: fields.join(",") }
+    Malformed {
+        value: fields.join(","),
+    }
 }
 
 /// What remains as a field value, in the finest unit that fits 8 digits, rounded down.
@@ -97,4 +101,120 @@ pub fn encode(remaining: Duration) -> HeaderValue {
     }
     // Digits and a letter are always a field value; `1n` ends a call rather than prolonging it.
     HeaderValue::from_bytes(&text[start..]).unwrap_or_else(|_| HeaderValue::from_static("1n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::header::{HeaderMap, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::{encode, parse, parse_value, GRPC_TIMEOUT};
+
+    fn headers(values: &[&[u8]]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(
+                &GRPC_TIMEOUT,
+                HeaderValue::from_bytes(value).expect("field value"),
+            );
+        }
+        headers
+    }
+
+    #[test]
+    fn h2_36_reads_every_unit() {
+        for (text, expected) in [
+            ("1H", Duration::from_secs(3600)),
+            ("2M", Duration::from_secs(120)),
+            ("3S", Duration::from_secs(3)),
+            ("4m", Duration::from_millis(4)),
+            ("5u", Duration::from_micros(5)),
+            ("6n", Duration::from_nanos(6)),
+            ("0S", Duration::ZERO),
+            ("00000001S", Duration::from_secs(1)),
+            ("99999999H", Duration::from_secs(99_999_999 * 3600)),
+        ] {
+            assert_eq!(
+                parse(&headers(&[text.as_bytes()])),
+                Ok(Some(expected)),
+                "{text}"
+            );
+        }
+        assert_eq!(parse(&HeaderMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn h2_36_refuses_what_is_no_timeout() {
+        for text in [
+            "123456789S",
+            "10 S",
+            "-1S",
+            "+1S",
+            "5x",
+            "",
+            "S",
+            "10",
+            "1.5S",
+            "1s",
+            "1S ",
+        ] {
+            let error = parse(&headers(&[text.as_bytes()])).expect_err(text);
+            assert_eq!(error.value, text);
+        }
+        let two = parse(&headers(&[b"1S", b"1S"])).expect_err("two fields");
+        assert_eq!(two.value, "1S,1S");
+        let bytes = parse(&headers(&[b"\xff1S"])).expect_err("no text");
+        assert_eq!(bytes.value, "\u{fffd}1S");
+        assert!(two
+            .to_string()
+            .contains("`grpc-timeout: 1S,1S` is malformed"));
+    }
+
+    #[test]
+    fn writes_the_finest_unit_that_fits() {
+        for (remaining, expected) in [
+            (Duration::ZERO, "1n"),
+            (Duration::from_nanos(1), "1n"),
+            (Duration::from_nanos(99_999_999), "99999999n"),
+            (Duration::from_nanos(100_000_999), "100000u"),
+            (Duration::from_secs(5), "5000000u"),
+            (Duration::from_secs(100), "100000m"),
+            (Duration::from_secs(99_999_999), "99999999S"),
+            (Duration::from_secs(100_000_000), "1666666M"),
+            (Duration::from_secs(3600 * 99_999_999), "99999999H"),
+            (Duration::MAX, "99999999H"),
+        ] {
+            assert_eq!(encode(remaining), expected, "{remaining:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_lengthens_and_loses_little(nanos in 1_u64.., shift in 0_u32..64) {
+            let remaining = Duration::from_nanos((nanos >> shift).max(1));
+            let value = encode(remaining);
+            prop_assert!(value.len() <= 9);
+            let read = parse_value(value.as_bytes()).expect("own form");
+            prop_assert!(read > Duration::ZERO && read <= remaining);
+            // A unit is taken only when the next finer one has no room: from 10^8 of a unit on, at
+            // most 1000 of it are lost, or 60 where minutes or hours are counted.
+            prop_assert!(remaining - read <= remaining / 100_000);
+        }
+
+        #[test]
+        fn reads_any_bytes_without_fault(value in proptest::collection::vec(any::<u8>(), 0..12)) {
+            let valid = (2..=9).contains(&value.len())
+                && value[..value.len() - 1].iter().all(u8::is_ascii_digit)
+                && b"HMSmun".contains(&value[value.len() - 1]);
+            prop_assert_eq!(parse_value(&value).is_some(), valid);
+        }
+
+        #[test]
+        fn reads_what_the_protocol_writes(number in 0_u32..100_000_000, unit in "[HMSmun]") {
+            let text = format!("{number}{unit}");
+            prop_assert!(parse(&headers(&[text.as_bytes()])).expect("valid").is_some());
+        }
+    }
 }

@@ -157,7 +157,10 @@ pub struct Status {
 impl Status {
     /// A status of that code and text.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into() }
+        Self {
+            code,
+            message: message.into(),
+        }
     }
 }
 
@@ -280,7 +283,10 @@ pub const fn code_of_http(status: u16) -> Code {
 /// Pseudo-headers do not stand in a `HeaderMap` and are left out.
 #[must_use]
 pub fn header_list_bytes(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+    headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 32)
+        .sum()
 }
 
 /// Makes `te` what a request may carry onwards (H2-37): exactly one `trailers` on every gRPC
@@ -298,5 +304,218 @@ pub fn prepare_request_headers(headers: &mut HeaderMap) {
         }
     } else if fields > 0 {
         headers.remove(TE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{HeaderMap, HeaderValue, TE};
+    use proptest::prelude::*;
+
+    use super::{
+        code_of_http, code_of_reset, encode_message, header_list_bytes, is_grpc,
+        prepare_request_headers, status_code, trailers, trailers_only, Code, Status,
+    };
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    /// The other side's reading: what stands in a field value, decoded.
+    fn decode(value: &HeaderValue) -> Vec<u8> {
+        let mut bytes = value.as_bytes().iter().copied();
+        let mut decoded = Vec::new();
+        while let Some(byte) = bytes.next() {
+            decoded.push(if byte == b'%' {
+                let hex = [bytes.next().expect("digit"), bytes.next().expect("digit")];
+                let hex = std::str::from_utf8(&hex).expect("ASCII").to_owned();
+                u8::from_str_radix(&hex, 16).expect("hexadecimal")
+            } else {
+                byte
+            });
+        }
+        decoded
+    }
+
+    #[test]
+    fn codes_stand_at_their_numbers() {
+        for (index, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(code.number()), index);
+            assert_eq!(Code::from_number(index as u32), code);
+            assert_eq!(code.digits(), index.to_string());
+        }
+        assert_eq!(Code::from_number(17), Code::Unknown);
+        assert_eq!(Code::from_number(u32::MAX), Code::Unknown);
+        assert_eq!(Code::DeadlineExceeded.name(), "DEADLINE_EXCEEDED");
+    }
+
+    #[test]
+    fn failures_are_what_speaks_against_an_endpoint() {
+        let failures: Vec<_> = Code::ALL
+            .into_iter()
+            .filter(|code| code.is_failure())
+            .map(Code::number)
+            .collect();
+        assert_eq!(failures, [2, 4, 8, 13, 14, 15]);
+    }
+
+    #[test]
+    fn reads_a_status() {
+        let read = |value| status_code(&headers(&[("grpc-status", value)]));
+        assert_eq!(read("0"), Some(Code::Ok));
+        assert_eq!(read("16"), Some(Code::Unauthenticated));
+        for odd in ["17", "", "-1", "+1", " 1", "x", "99999999999999999999"] {
+            assert_eq!(read(odd), Some(Code::Unknown), "{odd}");
+        }
+        assert_eq!(status_code(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn knows_grpc_by_its_content_type() {
+        for (value, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("Application/GRPC;charset=utf-8", true),
+            ("application/grpc-web", false),
+            ("application/grp", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                is_grpc(&headers(&[("content-type", value)])),
+                expected,
+                "{value}"
+            );
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn answers_with_nothing_but_a_status() {
+        let status = Status::new(Code::Unavailable, "attnroute: no endpoint");
+        let response = trailers_only(&status);
+        assert_eq!(response.status(), 200);
+        let expected = [
+            ("content-type", "application/grpc"),
+            ("grpc-status", "14"),
+            ("grpc-message", "attnroute: no endpoint"),
+        ];
+        assert_eq!(response.headers(), &headers(&expected));
+        assert_eq!(trailers(&status), headers(&expected[1..]));
+        assert_eq!(
+            trailers(&Status::new(Code::Ok, "")),
+            headers(&[("grpc-status", "0")])
+        );
+    }
+
+    #[test]
+    fn h2_54_encodes_what_a_field_cannot_hold() {
+        for (text, expected) in [
+            ("100% sure", "100%25 sure"),
+            ("café", "caf%C3%A9"),
+            ("😀", "%F0%9F%98%80"),
+            ("a\r\nb", "a%0D%0Ab"),
+            ("%zz", "%25zz"),
+            ("~\u{7f}", "~%7F"),
+            (" padded ", "%20padded%20"),
+            ("", ""),
+        ] {
+            assert_eq!(encode_message(text), expected);
+        }
+    }
+
+    #[test]
+    fn h2_26_cuts_long_texts_between_characters() {
+        assert_eq!(encode_message(&"x".repeat(100_000)).len(), 1024);
+        let cut = decode(&encode_message(&"é".repeat(50_000)));
+        assert_eq!(
+            String::from_utf8(cut).expect("whole characters"),
+            "é".repeat(512)
+        );
+        let cut = decode(&encode_message(&format!("x{}", "é".repeat(600))));
+        assert_eq!(cut.len(), 1023);
+    }
+
+    #[test]
+    fn h2_10_resets_map_by_the_table() {
+        for reason in [0, 1, 2, 3, 4, 5, 6, 9, 10, 13, 14, u32::MAX] {
+            assert_eq!(code_of_reset(reason), Code::Internal, "{reason}");
+        }
+        assert_eq!(code_of_reset(7), Code::Unavailable);
+        assert_eq!(code_of_reset(8), Code::Cancelled);
+        assert_eq!(code_of_reset(11), Code::ResourceExhausted);
+        assert_eq!(code_of_reset(12), Code::PermissionDenied);
+    }
+
+    #[test]
+    fn http_status_maps_by_the_table() {
+        let expected = [
+            (400, Code::Internal),
+            (401, Code::Unauthenticated),
+            (403, Code::PermissionDenied),
+            (404, Code::Unimplemented),
+            (429, Code::Unavailable),
+            (502, Code::Unavailable),
+            (503, Code::Unavailable),
+            (504, Code::Unavailable),
+            (200, Code::Unknown),
+            (500, Code::Unknown),
+        ];
+        for (status, code) in expected {
+            assert_eq!(code_of_http(status), code, "{status}");
+        }
+    }
+
+    #[test]
+    fn counts_every_field_of_a_header_list() {
+        assert_eq!(header_list_bytes(&HeaderMap::new()), 0);
+        let list = headers(&[("a", "bcd"), ("x-twice", "1"), ("x-twice", "22")]);
+        assert_eq!(
+            header_list_bytes(&list),
+            (1 + 3) + (7 + 1) + (7 + 2) + 3 * 32
+        );
+    }
+
+    #[test]
+    fn h2_37_te_is_trailers_or_nothing() {
+        const GRPC: (&str, &str) = ("content-type", "application/grpc");
+        for (fields, expected) in [
+            (vec![GRPC], vec!["trailers"]),
+            (vec![GRPC, ("te", "trailers")], vec!["trailers"]),
+            (vec![GRPC, ("te", "gzip")], vec!["trailers"]),
+            (
+                vec![GRPC, ("te", "trailers"), ("te", "gzip")],
+                vec!["trailers"],
+            ),
+            (
+                vec![GRPC, ("te", "trailers"), ("te", "trailers")],
+                vec!["trailers"],
+            ),
+            (vec![("te", "trailers")], vec!["trailers"]),
+            (vec![("te", "gzip"), ("te", "deflate")], vec![]),
+            (vec![], vec![]),
+        ] {
+            let mut found = headers(&fields);
+            prepare_request_headers(&mut found);
+            assert_eq!(
+                found.get_all(TE).iter().collect::<Vec<_>>(),
+                expected,
+                "{fields:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_the_way(text in ".{0,80}") {
+            let value = encode_message(&text);
+            prop_assert!(value.as_bytes().iter().all(|byte| (b' '..=b'~').contains(byte)));
+            prop_assert!(!value.as_bytes().starts_with(b" ") && !value.as_bytes().ends_with(b" "));
+            prop_assert_eq!(decode(&value), text.as_bytes());
+        }
     }
 }

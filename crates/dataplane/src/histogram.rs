@@ -82,7 +82,10 @@ impl Histogram {
         for (copy, count) in counts.iter_mut().zip(&self.counts) {
             *copy = count.load(Relaxed);
         }
-        HistogramSnapshot { counts, sum_ns: self.sum_ns.load(Relaxed) }
+        HistogramSnapshot {
+            counts,
+            sum_ns: self.sum_ns.load(Relaxed),
+        }
     }
 }
 
@@ -113,4 +116,68 @@ fn bucket(latency_ns: u64) -> usize {
     let above =
         |index: usize| usize::from(latency_ns > BOUNDS_NS.get(index).copied().unwrap_or(u64::MAX));
     first + above(first) + above(first + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{bucket, Histogram, HistogramSnapshot, BOUNDS, BOUNDS_NS, BUCKETS};
+
+    #[test]
+    fn bounds_are_what_is_published() {
+        assert_eq!(
+            BOUNDS_NS[..6],
+            [100_000, 160_000, 256_000, 409_600, 655_360, 1_048_576]
+        );
+        for (index, bound) in BOUNDS_NS.into_iter().enumerate() {
+            let exact = 1e5 * 1.6_f64.powi(index as i32);
+            assert!(
+                (0.0..1.001).contains(&(exact - bound as f64)),
+                "{index}: {exact} {bound}"
+            );
+        }
+        let last = BOUNDS_NS[BOUNDS - 1] as f64;
+        assert!(last <= 60e9 && last * 1.6 > 60e9);
+    }
+
+    #[test]
+    fn bounds_belong_to_their_buckets() {
+        for (index, bound) in BOUNDS_NS.into_iter().enumerate() {
+            assert_eq!(bucket(bound - 1), index);
+            assert_eq!(bucket(bound), index);
+            assert_eq!(bucket(bound + 1), index + 1);
+        }
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(u64::MAX), BOUNDS);
+    }
+
+    #[test]
+    fn counts_from_many_threads() {
+        let histogram = Histogram::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| histogram.record(150_000)));
+            }
+        });
+        let mut snapshot = histogram.snapshot();
+        assert_eq!((snapshot.counts[1], snapshot.count()), (4000, 4000));
+        assert_eq!(snapshot.sum_ns, 4000 * 150_000);
+        snapshot.add(&snapshot.clone());
+        assert_eq!((snapshot.count(), snapshot.sum_ns), (8000, 8000 * 150_000));
+        assert_eq!(
+            Histogram::default().snapshot(),
+            HistogramSnapshot::default()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn finds_the_bucket_that_a_scan_finds(latency: u64, shift in 0_u32..64) {
+            let latency_ns = latency >> shift;
+            let scanned = BOUNDS_NS.iter().filter(|bound| **bound < latency_ns).count();
+            prop_assert_eq!(bucket(latency_ns), scanned);
+            prop_assert!(scanned < BUCKETS);
+        }
+    }
 }

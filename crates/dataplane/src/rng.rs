@@ -103,3 +103,91 @@ const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Rng;
+
+    #[test]
+    fn gives_the_known_answers_of_splitmix64() {
+        let mut rng = Rng::new(1_234_567);
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!([(); 5].map(|()| rng.next_u64()), expected);
+        assert_eq!(rng.counter(), 5);
+    }
+
+    #[test]
+    fn streams_of_one_seed_share_no_draw() {
+        let mut seen = std::collections::HashSet::new();
+        for index in 0..64 {
+            let mut rng = Rng::stream(7, index);
+            assert!(
+                (0..256).all(|_| seen.insert(rng.next_u64())),
+                "stream {index}"
+            );
+        }
+        assert_ne!(Rng::stream(7, 0), Rng::stream(8, 0));
+    }
+
+    #[test]
+    fn below_is_uniform_where_plain_scaling_is_not() {
+        // 2^32 values on 3 * 2^30 places: without rejection every third place is hit twice as often.
+        let n = 3 << 30;
+        let mut rng = Rng::new(1);
+        let thirds = (0..30_000).filter(|_| rng.below(n) % 3 == 0).count();
+        // 10,000 expected with a deviation of 82.
+        assert!((9_600..=10_400).contains(&thirds), "{thirds}");
+    }
+
+    #[test]
+    fn below_hits_every_place_as_often() {
+        let mut rng = Rng::new(2);
+        let mut counts = [0_u32; 7];
+        for _ in 0..70_000 {
+            counts[rng.below(7) as usize] += 1;
+        }
+        // 10,000 expected with a deviation of 93.
+        assert!(
+            counts.iter().all(|count| (9_500..=10_500).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn unit_draws_have_the_mean_of_the_interval() {
+        let mut rng = Rng::new(3);
+        let sums = (0..10_000).fold((0.0, 0.0), |(single, double), _| {
+            (single + f64::from(rng.unit_f32()), double + rng.unit_f64())
+        });
+        // The deviation of the mean is 0.0029.
+        assert!((sums.0 / 1e4 - 0.5).abs() < 0.015 && (sums.1 / 1e4 - 0.5).abs() < 0.015);
+    }
+
+    proptest! {
+        #[test]
+        fn replays_from_any_counter(key: u64, skipped in 0_u64..50) {
+            let mut rng = Rng::new(key);
+            for _ in 0..skipped {
+                rng.next_u64();
+            }
+            let mut replayed = Rng::at(rng.key(), rng.counter());
+            prop_assert_eq!(rng.next_u64(), replayed.next_u64());
+        }
+
+        #[test]
+        fn stays_in_range(key: u64, n: u32) {
+            let mut rng = Rng::new(key);
+            prop_assert!(rng.below(n) < n.max(1));
+            prop_assert!((0.0..1.0).contains(&rng.unit_f32()));
+            prop_assert!((0.0..1.0).contains(&rng.unit_f64()));
+        }
+    }
+}

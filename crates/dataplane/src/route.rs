@@ -75,9 +75,16 @@ fn ascii_lower(text: &str) -> Cow<'_, str> {
 
 /// Host and what follows its colon. The colons inside an IPv6 literal's brackets are the host's.
 fn split_port(authority: &str) -> (&str, Option<&str>) {
-    let literal = if authority.starts_with('[') { authority.find(']').unwrap_or(0) } else { 0 };
+    let literal = if authority.starts_with('[') {
+        authority.find(']').unwrap_or(0)
+    } else {
+        0
+    };
     match authority[literal..].rfind(':') {
-        Some(colon) => (&authority[..literal + colon], Some(&authority[literal + colon + 1..])),
+        Some(colon) => (
+            &authority[..literal + colon],
+            Some(&authority[literal + colon + 1..]),
+        ),
         None => (authority, None),
     }
 }
@@ -194,7 +201,11 @@ impl Routes {
         let mut prefixes: Vec<Prefix> = Vec::with_capacity(sorted.len());
         for (text, route) in sorted {
             let shorter = longest(&prefixes, prefixes.len().checked_sub(1), text);
-            prefixes.push(Prefix { text: text.to_owned(), route: route.clone(), shorter });
+            prefixes.push(Prefix {
+                text: text.to_owned(),
+                route: route.clone(),
+                shorter,
+            });
         }
         Self { exact, prefixes }
     }
@@ -205,7 +216,9 @@ impl Routes {
         if let Some(route) = self.exact.get(path) {
             return Some(route);
         }
-        let after = self.prefixes.partition_point(|prefix| prefix.text.as_str() <= path);
+        let after = self
+            .prefixes
+            .partition_point(|prefix| prefix.text.as_str() <= path);
         let found = longest(&self.prefixes, after.checked_sub(1), path)?;
         self.prefixes.get(found).map(|prefix| &prefix.route)
     }
@@ -225,4 +238,209 @@ fn longest(prefixes: &[Prefix], last: Option<usize>, path: &str) -> Option<usize
         candidate = prefixes[index].shorter;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{ascii_lower, check_authority, Authorities, Routes};
+    use crate::config::{PathMatch, RouteConfig};
+
+    fn table(patterns: &[&str]) -> Authorities<String> {
+        Authorities::new(
+            patterns
+                .iter()
+                .map(|text| ((*text).to_owned(), (*text).to_owned())),
+        )
+    }
+
+    fn route(matcher: PathMatch, timeout_ms: u64) -> RouteConfig {
+        RouteConfig {
+            matcher,
+            timeout_ms: Some(timeout_ms),
+        }
+    }
+
+    fn exact(path: &str, timeout_ms: u64) -> RouteConfig {
+        route(PathMatch::Path(path.into()), timeout_ms)
+    }
+
+    fn prefix(path: &str, timeout_ms: u64) -> RouteConfig {
+        route(PathMatch::PathPrefix(path.into()), timeout_ms)
+    }
+
+    /// The definition: first exact path, else first of the longest prefixes.
+    fn naive<'a>(routes: &'a [RouteConfig], path: &str) -> Option<&'a RouteConfig> {
+        let whole =
+            |route: &&RouteConfig| matches!(&route.matcher, PathMatch::Path(p) if p == path);
+        routes.iter().find(whole).or_else(|| {
+            routes.iter().rev().max_by_key(|route| match &route.matcher {
+                PathMatch::PathPrefix(prefix) if path.starts_with(prefix) => prefix.len(),
+                _ => 0,
+            })
+            .filter(|route| {
+                matches!(&route.matcher, PathMatch::PathPrefix(prefix) if path.starts_with(prefix))
+            })
+        })
+    }
+
+    #[test]
+    fn the_most_specific_authority_wins() {
+        let table = table(&[
+            "*",
+            "cart",
+            "cart:80",
+            "cart:*",
+            "[::1]:80",
+            "[fe80::1]:*",
+            "pay",
+        ]);
+        for (authority, expected) in [
+            ("cart", "cart"),
+            ("cart:80", "cart:80"),
+            ("cart:81", "cart:*"),
+            ("CART:81", "cart:*"),
+            ("Cart", "cart"),
+            ("pay", "pay"),
+            ("pay:80", "*"),
+            ("[::1]:80", "[::1]:80"),
+            ("[::1]:81", "*"),
+            ("[::1]", "*"),
+            ("[fe80::1]:7", "[fe80::1]:*"),
+            ("[FE80::1]", "[fe80::1]:*"),
+            ("carts", "*"),
+        ] {
+            assert_eq!(
+                table.find(authority).map(String::as_str),
+                Some(expected),
+                "{authority}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_wildcard_strangers_find_nothing() {
+        let table = table(&["cart:*", "Pay:80"]);
+        assert_eq!(table.find("cart").map(String::as_str), Some("cart:*"));
+        assert_eq!(table.find("pay:80").map(String::as_str), Some("Pay:80"));
+        for authority in ["pay", "cart.example", "", "*", "[", "[::1", "cart:*x:1"] {
+            assert_eq!(table.find(authority), None, "{authority}");
+        }
+        assert_eq!(table.names().collect::<Vec<_>>(), ["cart:*", "Pay:80"]);
+    }
+
+    #[test]
+    fn lower_case_is_not_copied() {
+        assert!(matches!(
+            ascii_lower("cart:80"),
+            std::borrow::Cow::Borrowed("cart:80")
+        ));
+        assert_eq!(ascii_lower("CaRT"), "cart");
+    }
+
+    #[test]
+    fn h2_38_accepts_what_names_a_host() {
+        for text in [
+            "cart",
+            "Cart.example:443",
+            "10.0.0.1:80",
+            "[::1]",
+            "[::1]:80",
+            "[fe80::1%25eth0]:80",
+            "a_b",
+            "%2Frun%2Fapp.sock",
+            "cart:0",
+            "cart:65535",
+        ] {
+            assert_eq!(check_authority(text), Ok(()), "{text}");
+        }
+        assert!(check_authority(&"x".repeat(255)).is_ok());
+    }
+
+    #[test]
+    fn h2_38_refuses_what_does_not() {
+        for (text, expected) in [
+            ("", "empty"),
+            ("a/b", "host"),
+            ("a b", "host"),
+            ("user@cart", "user info"),
+            ("cart:", "port"),
+            ("cart:x", "port"),
+            ("cart:+1", "port"),
+            ("cart:65536", "port"),
+            ("cart:000080", "port"),
+            (":80", "no host"),
+            ("::1", "host"),
+            ("[::1", "host"),
+            ("[::g]:80", "host"),
+            ("[::1]x:80", "host"),
+            ("[]:80", "host"),
+            ("[::1%]", "host"),
+            ("cart%2", "host"),
+            ("cart%zz", "host"),
+            ("café", "host"),
+            ("a?b", "host"),
+            ("a#b", "host"),
+        ] {
+            let error = check_authority(text).expect_err(text);
+            assert!(error.reason.contains(expected), "{text}: {error}");
+        }
+        let long = check_authority(&"x".repeat(256)).expect_err("long");
+        assert!(long.reason.contains("255"));
+    }
+
+    #[test]
+    fn an_exact_path_comes_before_prefixes() {
+        let routes = Routes::new(&[
+            prefix("/", 1),
+            prefix("/shop.Cart/", 2),
+            exact("/shop.Cart/Get", 3),
+            prefix("/shop.Cart/GetAll", 4),
+            exact("/shop.Cart/Get", 5),
+            prefix("/shop.Cart/", 6),
+        ]);
+        for (path, expected) in [
+            ("/shop.Cart/Get", 3),
+            ("/shop.Cart/GetAllNow", 4),
+            ("/shop.Cart/Put", 2),
+            ("/shop.Zebra/Get", 1),
+            ("/", 1),
+        ] {
+            let found = routes.find(path).and_then(|route| route.timeout_ms);
+            assert_eq!(found, Some(expected), "{path}");
+        }
+        assert_eq!(routes.find("*"), None);
+        assert_eq!(Routes::new(&[]).find("/a"), None);
+    }
+
+    fn any_route() -> impl Strategy<Value = RouteConfig> {
+        // Few letters, so that paths extend and repeat one another.
+        ("/[ab]{0,5}", any::<bool>(), 1_u64..1000).prop_map(|(path, whole, timeout_ms)| {
+            if whole {
+                exact(&path, timeout_ms)
+            } else {
+                prefix(&path, timeout_ms)
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_a_scan_finds(
+            routes in proptest::collection::vec(any_route(), 0..24),
+            path in "/[abc]{0,7}",
+        ) {
+            let table = Routes::new(&routes);
+            prop_assert_eq!(table.find(&path), naive(&routes, &path));
+        }
+
+        #[test]
+        fn any_text_is_judged_without_fault(text in "(\\PC|[\\[\\]:%@/a1]){0,20}") {
+            if check_authority(&text).is_ok() {
+                prop_assert!(text.is_ascii() && !text.contains(['@', '/', ' ']));
+            }
+            let _ = table(&["cart:*"]).find(&text);
+        }
+    }
 }

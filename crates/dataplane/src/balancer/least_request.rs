@@ -38,7 +38,10 @@ struct Load {
 impl Load {
     fn compare(self, other: Self) -> Ordering {
         let product = |calls: u32, weight: f32| f64::from(calls) * f64::from(weight);
-        let (own, others) = (product(self.calls, other.weight), product(other.calls, self.weight));
+        let (own, others) = (
+            product(self.calls, other.weight),
+            product(other.calls, self.weight),
+        );
         own.partial_cmp(&others).unwrap_or(Ordering::Equal)
     }
 }
@@ -54,7 +57,13 @@ struct Least {
 impl Least {
     fn offer(&mut self, index: u32, load: Load, order: Ordering, rng: &mut Rng) {
         match order {
-            Ordering::Less => *self = Self { index, load, ties: 1 },
+            Ordering::Less => {
+                *self = Self {
+                    index,
+                    load,
+                    ties: 1,
+                }
+            }
             Ordering::Equal => {
                 self.ties += 1;
                 if rng.below(self.ties) == 0 {
@@ -70,7 +79,11 @@ impl LeastRequest {
     /// The rule for the usable endpoints of a view.
     #[must_use]
     pub fn new(choice_count: ChoiceCount, with_replacement: bool, view: View<'_>) -> Self {
-        Self { choice_count, with_replacement, equal: equally_weighted(view) }
+        Self {
+            choice_count,
+            with_replacement,
+            equal: equally_weighted(view),
+        }
     }
 
     pub(super) fn pick(&self, view: View<'_>, rng: &mut Rng) -> u32 {
@@ -134,7 +147,13 @@ impl LeastRequest {
             let load = load(view, index);
             match &mut least {
                 Some(least) => least.offer(index, load, self.compare(load, least.load), rng),
-                None => least = Some(Least { index, load, ties: 1 }),
+                None => {
+                    least = Some(Least {
+                        index,
+                        load,
+                        ties: 1,
+                    })
+                }
             }
         }
         least.map_or(view.usable[0], |least| least.index)
@@ -142,7 +161,11 @@ impl LeastRequest {
 
     fn pick_of_all(&self, view: View<'_>, rng: &mut Rng) -> u32 {
         let first = view.usable[0];
-        let mut least = Least { index: first, load: load(view, first), ties: 1 };
+        let mut least = Least {
+            index: first,
+            load: load(view, first),
+            ties: 1,
+        };
         for &index in &view.usable[1..] {
             let load = load(view, index);
             least.offer(index, load, self.compare(load, least.load), rng);
@@ -163,8 +186,11 @@ impl LeastRequest {
     /// `(q(n - s) - q(n - s - g)) / g` for each, q(m) being the probability that all draws fall
     /// among given m: (m/n)^k with replacement, C(m, k)/C(n, k) without.
     pub(super) fn weights(&self, view: View<'_>, out: &mut [f32]) {
-        let mut loads: Vec<(u32, Load)> =
-            view.usable.iter().map(|&index| (index, load(view, index))).collect();
+        let mut loads: Vec<(u32, Load)> = view
+            .usable
+            .iter()
+            .map(|&index| (index, load(view, index)))
+            .collect();
         loads.sort_by(|(_, one), (_, other)| self.compare(*one, *other));
         let mut worse = loads.len();
         for group in
@@ -193,6 +219,145 @@ impl LeastRequest {
 }
 
 fn load(view: View<'_>, index: u32) -> Load {
-    let in_flight = view.members[index as usize].endpoint.live.in_flight.load(Relaxed);
-    Load { calls: in_flight.min(CALLS_MAX - 1) + 1, weight: static_weight(view, index) }
+    let in_flight = view.members[index as usize]
+        .endpoint
+        .live
+        .in_flight
+        .load(Relaxed);
+    Load {
+        calls: in_flight.min(CALLS_MAX - 1) + 1,
+        weight: static_weight(view, index),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{choose, picks, Fleet};
+    use super::super::Balancer;
+    use crate::config::{BalancerConfig, ChoiceCount};
+    use crate::rng::Rng;
+
+    fn with_replacement(draws: u32) -> BalancerConfig {
+        BalancerConfig::LeastRequest {
+            choice_count: ChoiceCount::Draws(draws),
+            with_replacement: true,
+        }
+    }
+
+    fn weights(config: &BalancerConfig, fleet: &Fleet) -> Vec<f32> {
+        let balancer = Balancer::new(config, fleet.view(), None, &mut Rng::new(0));
+        let mut weights = vec![f32::NAN; fleet.members.len()];
+        balancer.weights(fleet.view(), &mut weights);
+        weights
+    }
+
+    fn shares(config: &BalancerConfig, fleet: &Fleet, count: u32, seed: u64) -> Vec<f64> {
+        let mut rng = Rng::new(seed);
+        let balancer = Balancer::new(config, fleet.view(), None, &mut rng);
+        let counts = picks(&balancer, fleet, count, &mut rng);
+        counts
+            .into_iter()
+            .map(|picked| f64::from(picked) / f64::from(count))
+            .collect()
+    }
+
+    #[test]
+    fn weights_are_as_computed_by_hand() {
+        // One at 0, two at 1, one at 2 calls. Two distinct of four, 6 pairs: 3 hold the first, 3 of
+        // the others hold one of the two, none is left for the last.
+        let fleet = Fleet::new(&[(1.0, 1), (1.0, 0), (0.0, 0), (1.0, 2), (1.0, 1)]);
+        let two = weights(&choose(ChoiceCount::Draws(2)), &fleet);
+        assert_eq!(two, [0.25, 0.5, 0.0, 0.0, 0.25]);
+        // With replacement, 16 pairs: 7 hold the first, 8 more one of the two, 1 only the last.
+        let replaced = weights(&with_replacement(2), &fleet);
+        assert_eq!(replaced, [0.25, 0.4375, 0.0, 0.0625, 0.25]);
+        let all = [0.0, 1.0, 0.0, 0.0, 0.0];
+        assert_eq!(weights(&choose(ChoiceCount::All), &fleet), all);
+        assert_eq!(weights(&choose(ChoiceCount::Draws(4)), &fleet), all);
+        assert_eq!(weights(&choose(ChoiceCount::Draws(100)), &fleet), all);
+    }
+
+    #[test]
+    fn static_weight_divides_the_load() {
+        // (2 + 1)/3 ties with (0 + 1)/1 exactly; (1 + 1)/1.9 is more than both.
+        let fleet = Fleet::new(&[(3.0, 2), (1.9, 1), (1.0, 0)]);
+        assert_eq!(weights(&choose(ChoiceCount::All), &fleet), [0.5, 0.0, 0.5]);
+        let found = shares(&choose(ChoiceCount::All), &fleet, 10_000, 1);
+        assert_eq!(found[1], 0.0);
+        assert!((found[0] - 0.5).abs() < 0.025, "{found:?}");
+        // One call more, and the lighter one is the better.
+        let fleet = Fleet::new(&[(3.0, 3), (1.9, 1), (1.0, 0)]);
+        assert_eq!(weights(&choose(ChoiceCount::All), &fleet), [0.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn picks_agree_with_the_weights() {
+        let fleets = [
+            Fleet::new(&[
+                (1.0, 0),
+                (1.0, 3),
+                (1.0, 1),
+                (1.0, 1),
+                (0.0, 0),
+                (1.0, 7),
+                (1.0, 0),
+            ]),
+            Fleet::new(&[
+                (1.0, 0),
+                (2.0, 1),
+                (0.5, 0),
+                (4.0, 3),
+                (1.5, 2),
+                (0.0, 0),
+                (3.0, 8),
+            ]),
+            Fleet::new(&[(1.0, 0); 9]),
+            Fleet::new(&[(1.0, 4), (2.0, 4)]),
+            Fleet::new(&[(0.0, 0), (1.0, 9)]),
+        ];
+        let mut configs = vec![choose(ChoiceCount::All)];
+        for draws in [2, 3, 5, 8, 100] {
+            configs.extend([choose(ChoiceCount::Draws(draws)), with_replacement(draws)]);
+        }
+        let count = 40_000;
+        for (number, fleet) in fleets.iter().enumerate() {
+            for (seed, config) in (0..).zip(&configs) {
+                let expected = weights(config, fleet);
+                for (share, weight) in shares(config, fleet, count, seed).iter().zip(&expected) {
+                    let weight = f64::from(*weight);
+                    // Five deviations: the seeds are fixed, so this holds once and for all.
+                    let slack = 5.0 * (weight * (1.0 - weight) / f64::from(count)).sqrt() + 1e-6;
+                    assert!(
+                        (share - weight).abs() <= slack,
+                        "fleet {number}, {config:?}: {share} against {weight}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_slowest_gets_nothing_from_distinct_draws_and_a_floor_with_replacement() {
+        let mut all = [(1.0, 0); 10];
+        all[3].1 = 5;
+        let fleet = Fleet::new(&all);
+        assert_eq!(weights(&choose(ChoiceCount::Draws(2)), &fleet)[3], 0.0);
+        assert!((weights(&with_replacement(2), &fleet)[3] - 0.01).abs() < 1e-6);
+    }
+
+    #[test]
+    fn draws_only_where_there_is_a_tie() {
+        let fleet = Fleet::new(&[(1.0, 1), (1.0, 0), (1.0, 2)]);
+        let mut rng = Rng::new(12);
+        let balancer = Balancer::new(&choose(ChoiceCount::All), fleet.view(), None, &mut rng);
+        assert_eq!(balancer.pick(fleet.view(), 0, &mut rng), 1);
+        assert_eq!(rng.counter(), 0);
+    }
+
+    #[test]
+    fn absurd_loads_still_compare() {
+        let fleet = Fleet::new(&[(1e6, u32::MAX), (1e-6, 0), (1e6, u32::MAX - 1)]);
+        let found = weights(&choose(ChoiceCount::All), &fleet);
+        assert_eq!(found, [0.5, 0.0, 0.5]); // 537 against 1,000,000.
+    }
 }

@@ -53,9 +53,10 @@ impl Balancer {
                 };
                 Self::RoundRobin(RoundRobin::new(view, previous, rng))
             }
-            BalancerConfig::LeastRequest { choice_count, with_replacement } => {
-                Self::LeastRequest(LeastRequest::new(*choice_count, *with_replacement, view))
-            }
+            BalancerConfig::LeastRequest {
+                choice_count,
+                with_replacement,
+            } => Self::LeastRequest(LeastRequest::new(*choice_count, *with_replacement, view)),
         }
     }
 
@@ -75,7 +76,10 @@ impl Balancer {
     pub fn pick(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
         // The rules of this enum so far know no time; those that follow do.
         let _ = now_ns;
-        debug_assert!(!view.usable.is_empty(), "the caller answers when no endpoint is usable");
+        debug_assert!(
+            !view.usable.is_empty(),
+            "the caller answers when no endpoint is usable"
+        );
         match self {
             Self::RoundRobin(balancer) => balancer.pick(view),
             Self::LeastRequest(balancer) => balancer.pick(view, rng),
@@ -105,4 +109,162 @@ fn equally_weighted(view: View<'_>) -> bool {
 
 fn static_weight(view: View<'_>, index: u32) -> f32 {
     view.members[index as usize].static_weight
+}
+
+#[cfg(test)]
+mod testing;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use proptest::prelude::*;
+
+    use super::testing::{choose, picks, Fleet};
+    use super::Balancer;
+    use crate::config::{BalancerConfig, ChoiceCount};
+    use crate::rng::Rng;
+
+    fn any_config() -> impl Strategy<Value = BalancerConfig> {
+        prop_oneof![
+            Just(BalancerConfig::RoundRobin {}),
+            Just(choose(ChoiceCount::All)),
+            (2_u32..=100, any::<bool>()).prop_map(|(draws, with_replacement)| {
+                BalancerConfig::LeastRequest {
+                    choice_count: ChoiceCount::Draws(draws),
+                    with_replacement,
+                }
+            }),
+        ]
+    }
+
+    fn any_weight() -> impl Strategy<Value = f32> {
+        prop_oneof![
+            3 => Just(1.0_f32),
+            1 => Just(0.0),
+            2 => 0.01_f32..100.0,
+            1 => prop::sample::select(vec![f32::from_bits(1), f32::MIN_POSITIVE, 1e-6, 1e6]),
+        ]
+    }
+
+    fn any_fleet() -> impl Strategy<Value = Fleet> {
+        proptest::collection::vec((any_weight(), 0_u32..5), 1..40)
+            .prop_filter("someone must be usable", |all| {
+                all.iter().any(|(weight, _)| *weight > 0.0)
+            })
+            .prop_map(|all| Fleet::new(&all))
+    }
+
+    #[test]
+    fn names_are_the_policys() {
+        let fleet = Fleet::new(&[(1.0, 0)]);
+        let name = |config: &BalancerConfig| {
+            Balancer::new(config, fleet.view(), None, &mut Rng::new(0)).name()
+        };
+        assert_eq!(name(&BalancerConfig::RoundRobin {}), "round_robin");
+        assert_eq!(name(&BalancerConfig::default()), "least_request");
+    }
+
+    #[test]
+    fn is_built_before_any_endpoint_is_usable() {
+        let fleet = Fleet::new(&[(0.0, 0), (0.0, 0)]);
+        for config in [BalancerConfig::RoundRobin {}, BalancerConfig::default()] {
+            let balancer = Balancer::new(&config, fleet.view(), None, &mut Rng::new(0));
+            let mut weights = [f32::NAN; 2];
+            balancer.weights(fleet.view(), &mut weights);
+            assert_eq!(weights, [0.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn lb_06_extreme_weights_neither_overflow_nor_divide_by_zero() {
+        let sharing = vec![(100.0 / 101.0, 0); 101];
+        let huge = vec![(1e6, 0); 4295]; // 2^32 in total.
+        let uneven = [(f32::from_bits(1), 0), (1e6, 0), (1e6, u32::MAX)];
+        let only_zero_besides = [(0.0, 0), (1.0, 0)];
+        for all in [&sharing[..], &huge, &uneven, &only_zero_besides] {
+            let fleet = Fleet::new(all);
+            for config in [BalancerConfig::RoundRobin {}, choose(ChoiceCount::All)] {
+                let mut rng = Rng::new(6);
+                let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
+                let counts = picks(&balancer, &fleet, 10_000, &mut rng);
+                let mut weights = vec![0.0; all.len()];
+                balancer.weights(fleet.view(), &mut weights);
+                let sum: f32 = weights.iter().sum();
+                assert!((sum - 1.0).abs() < 1e-3, "{sum}");
+                assert!(counts
+                    .iter()
+                    .zip(all)
+                    .all(|(count, (weight, _))| *count == 0 || *weight > 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn lb_03_ties_leave_nobody_with_twice_a_fair_share() {
+        let fleet = Fleet::new(&[(1.0, 0); 8]);
+        for config in [
+            BalancerConfig::RoundRobin {},
+            choose(ChoiceCount::All),
+            choose(ChoiceCount::Draws(2)),
+        ] {
+            let mut rng = Rng::new(3);
+            let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
+            let idle = picks(&balancer, &fleet, 800, &mut rng);
+            assert!(
+                idle.iter().all(|count| (50..200).contains(count)),
+                "{config:?} {idle:?}"
+            );
+            // Calls that stay count at once, before anything else is known.
+            for _ in 0..800 {
+                let picked = balancer.pick(fleet.view(), 0, &mut rng) as usize;
+                fleet.members[picked]
+                    .endpoint
+                    .live
+                    .in_flight
+                    .fetch_add(1, Relaxed);
+            }
+            for member in &fleet.members {
+                let calls = member.endpoint.live.in_flight.swap(0, Relaxed);
+                assert!((90..=110).contains(&calls), "{config:?} {calls}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn picks_only_what_is_usable(config in any_config(), fleet in any_fleet(), seed: u64) {
+            let mut rng = Rng::new(seed);
+            let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
+            for now_ns in 0..100 {
+                let picked = balancer.pick(fleet.view(), now_ns, &mut rng);
+                prop_assert!(fleet.usable.contains(&picked));
+            }
+        }
+
+        #[test]
+        fn the_same_seed_picks_the_same(config in any_config(), fleet in any_fleet(), seed: u64) {
+            let [first, second] = [(); 2].map(|()| {
+                let mut rng = Rng::new(seed);
+                let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
+                [(); 50].map(|()| balancer.pick(fleet.view(), 0, &mut rng))
+            });
+            prop_assert_eq!(first, second);
+        }
+
+        #[test]
+        fn weights_are_a_distribution(config in any_config(), fleet in any_fleet()) {
+            let balancer = Balancer::new(&config, fleet.view(), None, &mut Rng::new(0));
+            let mut weights = vec![f32::NAN; fleet.members.len()];
+            balancer.weights(fleet.view(), &mut weights);
+            let sum: f32 = weights.iter().sum();
+            prop_assert!((sum - 1.0).abs() < 1e-5, "{}", sum);
+            for (index, weight) in weights.iter().enumerate() {
+                prop_assert!((0.0..=1.0).contains(weight));
+                prop_assert!(*weight == 0.0 || fleet.usable.contains(&(index as u32)));
+            }
+        }
+    }
 }
