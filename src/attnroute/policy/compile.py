@@ -1,0 +1,94 @@
+"""The policy as the data plane takes it: the JSON of `crates/dataplane/src/config.rs`.
+
+Every key there has its unit in its name, so this is where durations become milliseconds. The schema
+admits only whole steps of those units, so nothing is rounded. What stays in Python (`admin`,
+`drain`, `endpoints`) is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from attnroute.policy.load import LoadedPolicy
+from attnroute.policy.schema import Balancer, Listener, Route, Service
+
+__all__ = ["CONFIG_VERSION", "compile_policy"]
+
+CONFIG_VERSION = 1
+"""Must equal the data plane's: both ship in one package."""
+
+
+def compile_policy(loaded: LoadedPolicy) -> bytes:
+    """JSON for `DataPlane(config)` and `DataPlane.apply_policy`. The same policy at the same
+    places gives the same bytes."""
+    policy = loaded.policy
+    config = {
+        "version": CONFIG_VERSION,
+        "threads": policy.data_plane.threads,
+        "busy_poll_us": policy.data_plane.busy_poll // timedelta(microseconds=1),
+        "listeners": [
+            _listener(listener, _source(loaded, index))
+            for index, listener in enumerate(policy.listeners)
+        ],
+        "services": [_service(name, service) for name, service in policy.services.items()],
+        "limits": policy.limits.model_dump(),
+        "timeouts": {"handshake_ms": _ms(policy.timeouts.handshake)},
+    }
+    return json.dumps(config, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _source(loaded: LoadedPolicy, index: int) -> str:
+    """Where the address of a listener is written, for the message of a busy port."""
+    line, column = loaded.position(("listeners", index, "address"))
+    return f"{loaded.path}:{line}:{column}"
+
+
+def _listener(listener: Listener, source: str) -> dict[str, Any]:
+    return {
+        "name": listener.name,
+        "mode": listener.mode,
+        "address": listener.address,
+        "service": listener.service,
+        "source": source,
+    }
+
+
+def _service(name: str, service: Service) -> dict[str, Any]:
+    connection = service.connection
+    return {
+        "name": name,
+        "authorities": list(service.authorities),
+        "balancer": _balancer(service.balancer),
+        "limits": service.limits.model_dump(),
+        "connection": {
+            "connect_timeout_ms": _ms(connection.connect_timeout),
+            "backoff_base_ms": _ms(connection.backoff_base),
+            "backoff_max_ms": _ms(connection.backoff_max),
+            "max_streams": connection.max_streams,
+        },
+        "routes": [_route(route) for route in service.routes],
+    }
+
+
+def _balancer(balancer: Balancer) -> dict[str, Any]:
+    if balancer.type == "round_robin":
+        return {"type": "round_robin"}
+    count = balancer.choice_count
+    return {
+        "type": "least_request",
+        "choice_count": "all" if count == "all" else {"draws": count},
+        "with_replacement": balancer.with_replacement,
+    }
+
+
+def _route(route: Route) -> dict[str, Any]:
+    return {
+        "match": route.match.model_dump(exclude_none=True),
+        "timeout_ms": None if route.timeout is None else _ms(route.timeout),
+    }
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)

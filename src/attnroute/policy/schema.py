@@ -1,0 +1,542 @@
+"""The policy as the operator writes it: every key, its type, its limits, its default.
+
+Field rules live here; rules between fields (a service that a listener names, an address given
+twice) live in `rules`, because pydantic runs a model's own validators only once all its fields are
+right, and an operator wants to see every mistake at once. `load.load_policy` applies both and is
+the way to a `Policy`.
+
+Durations are `timedelta`, sizes are bytes. The defaults of data-plane values repeat those of
+`crates/dataplane/src/config.rs`; a test holds them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from attnroute.policy import scalars
+from attnroute.types import EndpointSpec
+
+__all__ = [
+    "Admin",
+    "Balancer",
+    "Connection",
+    "DataPlaneSettings",
+    "Drain",
+    "EndpointSource",
+    "LeastRequest",
+    "Limits",
+    "Listener",
+    "PathMatch",
+    "Policy",
+    "RoundRobin",
+    "Route",
+    "Service",
+    "ServiceLimits",
+    "StaticEndpoint",
+    "Timeouts",
+    "json_schema",
+]
+
+_U32_MAX = 2**32 - 1
+_MS = timedelta(milliseconds=1)
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parsed:
+    """A field written as text and read by a function: tells pydantic how to read and write it."""
+
+    parse: Callable[[Any], Any]
+    schema: Mapping[str, Any]
+    render: Callable[[Any], Any] | None = None
+
+    def __get_pydantic_core_schema__(
+        self, _source: Any, _handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        serialization = None
+        if self.render is not None:
+            serialization = core_schema.plain_serializer_function_ser_schema(
+                self.render, when_used="json"
+            )
+        return core_schema.no_info_plain_validator_function(self.parse, serialization=serialization)
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return dict(self.schema)
+
+
+def _duration(least: timedelta, most: timedelta, *, step: timedelta = _MS) -> _Parsed:
+    """A duration from least to most in whole steps: finer ones would be lost on the way down."""
+
+    def parse(value: object) -> timedelta:
+        duration = scalars.parse_duration(value)
+        if not least <= duration <= most:
+            low, high = scalars.format_duration(least), scalars.format_duration(most)
+            raise ValueError(f"expected a duration from `{low}` to `{high}`")
+        if duration % step:
+            raise ValueError(f"the finest step here is `{scalars.format_duration(step)}`")
+        return duration
+
+    schema: dict[str, Any] = {"type": "string", "pattern": scalars.DURATION_PATTERN}
+    if not least:
+        schema = {"anyOf": [schema, {"enum": [0, "0"]}]}
+    return _Parsed(parse, schema, scalars.format_duration)
+
+
+def _size(least: int, most: int) -> _Parsed:
+    def parse(value: object) -> int:
+        size = scalars.parse_size(value)
+        if not least <= size <= most:
+            low, high = scalars.format_size(least), scalars.format_size(most)
+            raise ValueError(f"expected a size from `{low}` to `{high}`")
+        return size
+
+    schema = {
+        "anyOf": [
+            {"type": "string", "pattern": scalars.SIZE_PATTERN},
+            {"type": "integer", "minimum": least, "maximum": most},
+        ]
+    }
+    return _Parsed(parse, schema, scalars.format_size)
+
+
+def _endpoint_address(value: object) -> str:
+    address = scalars.parse_address(value)
+    if scalars.port_of(address) == 0:
+        raise ValueError("port 0 cannot be dialled; write the endpoint's port")
+    return address
+
+
+def _choice_count(value: object) -> int | str:
+    if value == "all":
+        return "all"
+    if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= 100:
+        return value
+    raise ValueError("expected a whole number from 2 to 100, or `all`")
+
+
+def _weight(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1_000_000:
+        return float(value)
+    raise ValueError("expected a number from 0 to 1000000; 0 takes no new calls")
+
+
+def _file_path(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("expected the path of a file; put it in quotes")
+    return value
+
+
+_TEXT_SCHEMA = {"type": "string", "maxLength": 1024}
+_ADDRESS_SCHEMA = {"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"}
+_PATH_SCHEMA = {"type": "string", "pattern": "^/", "maxLength": 1024}
+
+Address = Annotated[str, _Parsed(scalars.parse_address, _ADDRESS_SCHEMA)]
+EndpointAddress = Annotated[str, _Parsed(_endpoint_address, _ADDRESS_SCHEMA)]
+SocketPath = Annotated[
+    str, _Parsed(scalars.parse_socket_path, {"type": "string", "pattern": "^(unix:)?/"})
+]
+Authority = Annotated[
+    str,
+    _Parsed(scalars.parse_authority, {"type": "string", "pattern": scalars.AUTHORITY_PATTERN}),
+]
+Name = Annotated[
+    str, _Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
+]
+Path = Annotated[str, _Parsed(scalars.parse_path, _PATH_SCHEMA)]
+Text = Annotated[str, _Parsed(scalars.parse_text, _TEXT_SCHEMA)]
+FilePath = Annotated[str, _Parsed(_file_path, {"type": "string", "minLength": 1})]
+Weight = Annotated[float, _Parsed(_weight, {"type": "number", "minimum": 0, "maximum": 1_000_000})]
+ChoiceCount = Annotated[
+    int | Literal["all"],
+    _Parsed(
+        _choice_count,
+        {"anyOf": [{"type": "integer", "minimum": 2, "maximum": 100}, {"const": "all"}]},
+    ),
+]
+Timeout = Annotated[timedelta, _duration(_MS, 24 * _HOUR)]
+
+
+def _exactly_one(*keys: str) -> dict[str, Any]:
+    return {"oneOf": [{"required": [key]} for key in keys]}
+
+
+class _Strict(BaseModel):
+    """What all parts share: nothing unknown, nothing converted, nothing changed afterwards."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        json_schema_extra={"patternProperties": {"^x-": {}}},
+    )
+
+    RESERVED: ClassVar[Mapping[str, str]] = {}
+    """Keys of later versions, and which one brings them: known, so that the message says so."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_free_keys(cls, data: Any) -> Any:
+        """Keys that begin with `x-` are the operator's own, for anchors and for other tools."""
+        if isinstance(data, dict) and any(key.startswith("x-") for key in data):
+            return {key: value for key, value in data.items() if not key.startswith("x-")}
+        return data
+
+
+class Admin(_Strict):
+    """Where the sidecar is observed and changed."""
+
+    grpc: Address = Field(
+        default="127.0.0.1:15010",
+        description="Address of the admin gRPC API; port 0 lets the system pick one.",
+    )
+    socket: SocketPath | None = Field(
+        default=None,
+        description="Path of a Unix socket (mode 0600) for the admin gRPC API; it takes changes.",
+    )
+    http: Address = Field(
+        default="127.0.0.1:15011",
+        description="Address of `/metrics`, `/healthz` and `/readyz`.",
+    )
+    allow_changes: bool = Field(
+        default=False,
+        description="Whether the admin gRPC API takes changes on TCP too; a pod shares loopback.",
+    )
+
+
+class DataPlaneSettings(_Strict):
+    """How the forward path runs. Fixed while the process lives."""
+
+    threads: int = Field(default=1, ge=1, le=64, description="Data threads.")
+    busy_poll: Annotated[
+        timedelta, _duration(timedelta(0), _MS, step=timedelta(microseconds=1))
+    ] = Field(
+        default=timedelta(0),
+        description="Keep polling for so long after a call instead of sleeping: costs up to this "
+        "much CPU per call at low rates, saves two wake-ups of latency; 0 switches it off.",
+    )
+
+
+class Listener(_Strict):
+    """One address where clients come in."""
+
+    name: Name = Field(
+        default="",
+        description="Unique name in metrics and in the ports file; default `<mode>-<index>`.",
+    )
+    mode: Literal["explicit", "service"] = Field(
+        description="`explicit`: the service by `:authority`; `service`: always the same one."
+    )
+    address: Address = Field(
+        description="`ip:port` (port 0 lets the system pick one) or `unix:/path`."
+    )
+    service: Name | None = Field(
+        default=None,
+        description="The service of a `service` listener; for an `explicit` one the service of "
+        "calls that name no authority.",
+    )
+
+
+class Limits(_Strict):
+    """Limits that concern clients. Every hit is counted in `attnroute_limit_hits_total{limit}`."""
+
+    max_connections: int = Field(
+        default=10_000, ge=1, le=_U32_MAX, description="Open client connections per listener."
+    )
+    max_streams_per_connection: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Open streams per client connection, announced to the client.",
+    )
+    max_header_list_bytes: Annotated[int, _size(1_024, 16 << 20)] = Field(
+        default=64 << 10,
+        description="Size of a header list as RFC 9113 6.5.2 counts it, in both directions.",
+    )
+    stream_window_bytes: Annotated[int, _size(1_024, 2**31 - 1)] = Field(
+        default=256 << 10,
+        description="Receive window of one stream, in both directions.",
+    )
+    max_send_buffer_bytes: Annotated[int, _size(1, 1 << 30)] = Field(
+        default=256 << 10,
+        description="Bytes held per stream for a peer that does not read.",
+    )
+    max_pending_resets: int = Field(
+        default=200,
+        ge=1,
+        le=_U32_MAX,
+        description="Streams a client may reset before they were answered, per connection.",
+    )
+
+
+class Timeouts(_Strict):
+    """Timeouts of client connections."""
+
+    handshake: Timeout = Field(
+        default=timedelta(seconds=10),
+        description="From accept to the end of the client's HTTP/2 preface.",
+    )
+
+
+class Drain(_Strict):
+    """How the sidecar stops after SIGTERM."""
+
+    linger: Annotated[timedelta, _duration(timedelta(0), _HOUR)] = Field(
+        default=timedelta(seconds=15),
+        description="Go on accepting for so long while client connections are open.",
+    )
+    limit: Annotated[timedelta, _duration(timedelta(0), _HOUR)] = Field(
+        default=timedelta(seconds=25),
+        description="End of everything, `linger` included; keep it below what kills the process.",
+    )
+
+
+class StaticEndpoint(_Strict):
+    """One endpoint. The short form is its address alone."""
+
+    address: EndpointAddress = Field(description="`ip:port` or `unix:/path`.")
+    weight: Weight = Field(
+        default=1.0, description="Static weight, relative to the others; 0 takes no new calls."
+    )
+    zone: Text = Field(default="", description="Zone, empty where unknown.")
+    labels: dict[Text, Text] = Field(default_factory=dict, description="Free labels.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        return {"address": data} if isinstance(data, str) else data
+
+    def spec(self) -> EndpointSpec:
+        """As discovery hands it on."""
+        return EndpointSpec(self.address, self.weight, self.zone, self.labels)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
+class EndpointSource(_Strict):
+    """Where a service's endpoints come from: exactly one source."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"patternProperties": {"^x-": {}}} | _exactly_one("static", "file")
+    )
+    RESERVED: ClassVar[Mapping[str, str]] = {
+        "dns": "the next version",
+        "kubernetes": "a later version",
+        "xds": "a later version",
+        "consul": "a later version",
+        "eureka": "a later version",
+    }
+
+    static: tuple[StaticEndpoint, ...] | None = Field(
+        default=None, description="The endpoints themselves."
+    )
+    file: FilePath | None = Field(
+        default=None,
+        description="A YAML or JSON file with `endpoints: [...]`, followed while the sidecar runs; "
+        "relative to the policy file.",
+    )
+    refresh: Annotated[timedelta, _duration(100 * _MS, _HOUR)] = Field(
+        default=timedelta(seconds=5),
+        description="How often the file is looked at besides the system's own change events.",
+    )
+
+
+class EndpointFile(_Strict):
+    """What a file of endpoints holds."""
+
+    endpoints: tuple[StaticEndpoint, ...] = Field(
+        description="Every endpoint of the service; an empty list empties it."
+    )
+
+
+class RoundRobin(_Strict):
+    """In turn, in proportion to static weights."""
+
+    type: Literal["round_robin"] = Field(description="The balancer.")
+
+
+class LeastRequest(_Strict):
+    """Least (in flight + 1) / weight among a few drawn endpoints, or among all."""
+
+    type: Literal["least_request"] = Field(description="The balancer.")
+    choice_count: ChoiceCount = Field(
+        default=2, description="Endpoints that are compared: 2 to 100 draws, or `all`."
+    )
+    with_replacement: bool = Field(
+        default=False, description="Whether one endpoint can be drawn twice."
+    )
+
+
+Balancer = Annotated[RoundRobin | LeastRequest, Field(discriminator="type")]
+
+
+class ServiceLimits(_Strict):
+    """Limits of one service."""
+
+    RESERVED: ClassVar[Mapping[str, str]] = {"max_message_bytes": "a later version"}
+
+    max_inflight: int = Field(
+        default=10_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Calls in flight over all endpoints; one more is RESOURCE_EXHAUSTED.",
+    )
+    max_connections_per_endpoint: int = Field(
+        default=4, ge=1, le=1_000, description="Connections per endpoint and data thread."
+    )
+    max_pending: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Calls that wait for a connection, per endpoint and data thread.",
+    )
+    max_endpoints: int = Field(
+        default=10_000, ge=1, le=100_000, description="Endpoints; a larger set is refused."
+    )
+
+
+class Connection(_Strict):
+    """How connections to endpoints are made."""
+
+    connect_timeout: Timeout = Field(
+        default=timedelta(seconds=2),
+        description="From the first packet to the endpoint's SETTINGS.",
+    )
+    backoff_base: Annotated[timedelta, _duration(_MS, _HOUR)] = Field(
+        default=timedelta(milliseconds=100),
+        description="Wait after the first failed connect; it grows by 1.6 with 20 % jitter.",
+    )
+    backoff_max: Annotated[timedelta, _duration(_MS, _HOUR)] = Field(
+        default=timedelta(seconds=1),
+        description="Longest wait between two connects to a failing endpoint.",
+    )
+    max_streams: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Streams at most on one connection, whatever the endpoint allows.",
+    )
+
+
+class PathMatch(_Strict):
+    """Which calls a route means: exactly one key."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"patternProperties": {"^x-": {}}} | _exactly_one("path", "path_prefix")
+    )
+
+    path: Path | None = Field(
+        default=None, description="The whole path, `/package.Service/Method`."
+    )
+    path_prefix: Path | None = Field(
+        default=None, description="Its beginning, `/package.Service/`; the longest one wins."
+    )
+
+
+class Route(_Strict):
+    """Settings of the calls whose path matches; an exact path goes before every prefix."""
+
+    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("idempotent", "retry", "rules", "hedge"), "a later version"
+    )
+
+    match: PathMatch = Field(description="Which calls.")
+    timeout: Timeout | None = Field(
+        default=None,
+        description="Upper bound of a call's deadline; the client's own may be shorter.",
+    )
+
+
+class Service(_Strict):
+    """One service."""
+
+    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "locality",
+            "concurrency",
+            "request_class",
+            "health",
+            "outlier_detection",
+            "slow_start",
+        ),
+        "a later version",
+    )
+
+    authorities: tuple[Authority, ...] = Field(
+        default=(),
+        min_length=1,
+        description="Values of `:authority` that mean this service: `host`, `host:port`, `host:*` "
+        "(any port) or `*` (whatever no other service has); default the name, with any port.",
+    )
+    endpoints: EndpointSource = Field(description="Where its endpoints come from.")
+    balancer: Balancer = Field(
+        default=LeastRequest(type="least_request", choice_count="all"),
+        description="Which balancer picks; default `least_request` over all endpoints.",
+    )
+    limits: ServiceLimits = Field(default=ServiceLimits(), description="Limits of this service.")
+    connection: Connection = Field(
+        default=Connection(), description="How connections to its endpoints are made."
+    )
+    routes: tuple[Route, ...] = Field(default=(), description="Settings by path.")
+
+
+class Policy(_Strict):
+    """The whole policy of a sidecar."""
+
+    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("model", "fleet"), "a later version")
+
+    admin: Admin = Field(default=Admin(), description="Where the sidecar is observed and changed.")
+    data_plane: DataPlaneSettings = Field(
+        default=DataPlaneSettings(), description="How the forward path runs."
+    )
+    listeners: tuple[Listener, ...] = Field(
+        min_length=1, description="Where clients come in; at least one."
+    )
+    limits: Limits = Field(default=Limits(), description="Limits that concern clients.")
+    timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of client connections.")
+    drain: Drain = Field(default=Drain(), description="How the sidecar stops after SIGTERM.")
+    services: dict[Name, Service] = Field(
+        min_length=1, description="What clients may ask for, by name; at least one."
+    )
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """Defaults as an operator would write them, and no titles: they only repeat the keys."""
+
+    def encode_default(self, dft: Any) -> Any:
+        if isinstance(dft, timedelta):
+            return scalars.format_duration(dft)
+        if isinstance(dft, BaseModel):
+            return dft.model_dump(mode="json")
+        return super().encode_default(dft)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the policy file, for editors and for CI."""
+    schema = Policy.model_json_schema(mode="validation", schema_generator=_JsonSchema)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "attnroute policy",
+    } | {key: value for key, value in schema.items() if key != "title"}
