@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EndpointSpec"]
+__all__ = ["EndpointSpec", "FileContent", "FileUnreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +22,17 @@ class EndpointSpec:
     static_weight: float = 1.0
     zone: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """What a followed file holds now that it has come to rest."""
+
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileUnreadable:
+    """A followed file cannot be read, or does not come to rest; `reason` says why."""
+
+    reason: str

@@ -72,11 +72,12 @@ class LoadedPolicy:
 def load_policy(path: Path, content: bytes | None = None) -> LoadedPolicy:
     """Reads and checks a policy file.
 
-    content: the file's bytes if they were read already, so that what was looked at is what counts.
+    content: the file's bytes if they were read already, so that what was looked at is what counts;
+    where they are empty the file is read again, so that the message says whether it is gone.
     Raises PolicyError with every problem of the file.
     """
     try:
-        if content is None:
+        if not content:
             content = _read(path, POLICY_LIMITS)
         tree = _parse(content, str(path), POLICY_LIMITS)
         policy = _validate(tree, Policy, rules.check_policy)
