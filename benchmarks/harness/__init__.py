@@ -1,0 +1,1 @@
+"""What every scenario uses: processes, load, statistics, result files and charts."""
