@@ -180,7 +180,7 @@ def _read(path: Path, limits: TreeLimits) -> bytes:
         with path.open("rb") as file:
             return file.read(limits.bytes_max + 1)
     except OSError as error:
-        message = f"cannot be read: {error.strerror or error}; the path is `{path}`"
+        message = f"cannot be read: {error.strerror or error}; check the path"
         raise _RefusedError([Problem(str(path), 1, 1, message)]) from None
 
 
