@@ -183,6 +183,7 @@ fn columns(view: View<'_>) -> Vec<Column> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::Arc;
 
     use proptest::prelude::*;
 
@@ -227,7 +228,10 @@ mod tests {
         let mut light = 0;
         for _ in 0..10 {
             light += counts(&balancer, &fleet, 30)[1];
-            balancer = RoundRobin::new(fleet.view(), Some(&balancer), &mut rng);
+            let next = RoundRobin::new(fleet.view(), Some(&balancer), &mut rng);
+            // One counter, not a copy: data threads may still pick from the old snapshot.
+            assert!(Arc::ptr_eq(&next.sequence, &balancer.sequence));
+            balancer = next;
         }
         assert!((27..=28).contains(&light), "{light} of 300, expected 27.3");
     }

@@ -1,0 +1,517 @@
+//! What the data plane is told: the compiled policy and the endpoint sets, as JSON.
+//!
+//! Python validates the operator's YAML and compiles it to this form; the data plane checks it
+//! again, because it must not trust its caller with memory or sockets. Every key has a unit in its
+//! name, every limit is here, and `Config::parse` is the only way to a `Config`: whoever holds one
+//! holds a valid one.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::address::Address;
+use crate::error::ConfigError;
+
+/// Version of the JSON form. A data plane accepts exactly its own: both sides ship in one package.
+pub const CONFIG_VERSION: u32 = 1;
+
+/// The whole compiled policy.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Must be [`CONFIG_VERSION`].
+    pub version: u32,
+    /// Number of data threads, 1..=64. Fixed while the process lives.
+    #[serde(default = "one")]
+    pub threads: usize,
+    /// Keep polling for this long after the last call instead of sleeping; 0 switches it off.
+    /// Costs up to this much CPU per call at low rates, saves two wake-ups of latency.
+    #[serde(default)]
+    pub busy_poll_us: u64,
+    /// Where clients come in. At least one.
+    pub listeners: Vec<ListenerConfig>,
+    /// What clients may ask for. Names are unique.
+    pub services: Vec<ServiceConfig>,
+    /// Limits that concern clients.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Timeouts of connections.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// How a listener finds the service of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ListenerMode {
+    /// By `:authority`.
+    Explicit,
+    /// Always the same service.
+    Service,
+}
+
+/// One bound address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenerConfig {
+    /// Unique; the key in ports files and metric labels.
+    pub name: String,
+    /// How the service is found.
+    pub mode: ListenerMode,
+    /// `ip:port` (port 0: the system picks one) or `unix:/path`.
+    pub address: Address,
+    /// The service of a `service` listener, or the default of an `explicit` one for calls
+    /// without any authority.
+    #[serde(default)]
+    pub service: Option<String>,
+    /// Where the operator wrote it (`file:line:column`), for messages.
+    #[serde(default)]
+    pub source: String,
+}
+
+/// Limits that concern clients; every hit is counted in `attnroute_limit_hits_total{limit}`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Open client connections per listener.
+    pub max_connections: usize,
+    /// Open streams per client connection, announced to the client.
+    pub max_streams_per_connection: u32,
+    /// Size of a header list as RFC 9113 6.5.2 counts it, in both directions.
+    pub max_header_list_bytes: u32,
+    /// Receive window of a stream, in both directions. The window of a connection is this times
+    /// its streams, so that stalled streams cannot starve their neighbours.
+    pub stream_window_bytes: u32,
+    /// Bytes h2 may hold per stream for a peer that does not read.
+    pub max_send_buffer_bytes: usize,
+    /// Streams a client may reset before they were answered, per connection, before it is cut off.
+    pub max_pending_resets: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_streams_per_connection: 1_000,
+            max_header_list_bytes: 64 * 1024,
+            stream_window_bytes: 256 * 1024,
+            max_send_buffer_bytes: 256 * 1024,
+            max_pending_resets: 200,
+        }
+    }
+}
+
+/// Timeouts of client connections.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// From accept to the end of the client's HTTP/2 preface.
+    pub handshake_ms: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            handshake_ms: 10_000,
+        }
+    }
+}
+
+/// One service.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Unique, the value of the `service` label.
+    pub name: String,
+    /// Values of `:authority` that mean this service, in lower case: `host`, `host:port`,
+    /// `host:*` (any port) or `*` (anything no other service has).
+    pub authorities: Vec<String>,
+    /// Which balancer picks.
+    #[serde(default)]
+    pub balancer: BalancerConfig,
+    /// Limits of this service.
+    #[serde(default)]
+    pub limits: ServiceLimits,
+    /// How connections to endpoints are made and watched.
+    #[serde(default)]
+    pub connection: ConnectionConfig,
+    /// Per-path settings; the first exact path wins, then the longest prefix.
+    #[serde(default)]
+    pub routes: Vec<RouteConfig>,
+}
+
+/// Limits of one service.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServiceLimits {
+    /// Calls in flight over all endpoints; one more is RESOURCE_EXHAUSTED.
+    pub max_inflight: u32,
+    /// Connections per endpoint and data thread.
+    pub max_connections_per_endpoint: usize,
+    /// Calls that wait for a connection, per endpoint and data thread.
+    pub max_pending: usize,
+    /// Endpoints of the service; a larger set is refused.
+    pub max_endpoints: usize,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            max_inflight: 10_000,
+            max_connections_per_endpoint: 4,
+            max_pending: 1_000,
+            max_endpoints: 10_000,
+        }
+    }
+}
+
+/// Connections to endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConnectionConfig {
+    /// From the first packet to the endpoint's SETTINGS.
+    pub connect_timeout_ms: u64,
+    /// Wait after the first failed connect; grows by 1.6 with 20 % jitter.
+    pub backoff_base_ms: u64,
+    /// Longest wait between two connects to a failing endpoint.
+    pub backoff_max_ms: u64,
+    /// Streams at most on one connection, whatever the endpoint allows.
+    pub max_streams: usize,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout_ms: 2_000,
+            backoff_base_ms: 100,
+            backoff_max_ms: 1_000,
+            max_streams: 1_000,
+        }
+    }
+}
+
+/// Which balancer picks; names as in the policy.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum BalancerConfig {
+    /// In turn, in proportion to static weights.
+    RoundRobin {},
+    /// Least (in flight + 1) / weight among a few drawn endpoints, or among all.
+    LeastRequest {
+        /// `{"draws": 2}` or `"all"`.
+        #[serde(default)]
+        choice_count: ChoiceCount,
+        /// Whether one endpoint can be drawn twice, as Envoy does.
+        #[serde(default)]
+        with_replacement: bool,
+    },
+}
+
+impl Default for BalancerConfig {
+    fn default() -> Self {
+        Self::LeastRequest {
+            choice_count: ChoiceCount::All,
+            with_replacement: false,
+        }
+    }
+}
+
+/// How many endpoints `least_request` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChoiceCount {
+    /// That many draws, 2..=100.
+    Draws(u32),
+    /// Every usable endpoint, ties at random.
+    All,
+}
+
+impl Default for ChoiceCount {
+    fn default() -> Self {
+        Self::Draws(2)
+    }
+}
+
+/// Settings of the calls whose path matches.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// What it matches.
+    #[serde(rename = "match")]
+    pub matcher: PathMatch,
+    /// Upper bound of a call's deadline; the client's own may be shorter.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+/// A path or a prefix of it; both begin with `/`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathMatch {
+    /// The whole path.
+    Path(String),
+    /// Its beginning.
+    PathPrefix(String),
+}
+
+/// A full set of endpoints of one service.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointSetConfig {
+    /// Every endpoint, each address once.
+    pub endpoints: Vec<EndpointConfig>,
+}
+
+/// One endpoint as discovery describes it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointConfig {
+    /// `ip:port` or `unix:/path`; its identity.
+    pub address: Address,
+    /// Static weight, >= 0; 0 takes no new calls.
+    #[serde(default = "unit_weight")]
+    pub static_weight: f32,
+    /// Zone, empty where unknown.
+    #[serde(default)]
+    pub zone: String,
+    /// Free labels of the operator.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+fn unit_weight() -> f32 {
+    1.0
+}
+
+impl Config {
+    /// Parses and validates; the error names the JSON path.
+    pub fn parse(json: &[u8]) -> Result<Self, ConfigError> {
+        let config: Self = from_json(json)?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The service of that name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&ServiceConfig> {
+        self.services.iter().find(|service| service.name == name)
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        check(self.version == CONFIG_VERSION, "version", || {
+            format!(
+                "found {}, this data plane takes {CONFIG_VERSION}",
+                self.version
+            )
+        })?;
+        check((1..=64).contains(&self.threads), "threads", || {
+            "must be 1 to 64".into()
+        })?;
+        check(self.busy_poll_us <= 1_000, "busy_poll_us", || {
+            "must be 0 to 1000".into()
+        })?;
+        check(!self.listeners.is_empty(), "listeners", || {
+            "must hold at least one".into()
+        })?;
+        self.validate_limits()?;
+        let mut names = HashSet::new();
+        for (index, service) in self.services.iter().enumerate() {
+            let at = format!("services[{index}]");
+            check(names.insert(service.name.as_str()), &at, || {
+                format!("service `{}` stands twice", service.name)
+            })?;
+            service.validate(&at)?;
+        }
+        self.validate_authorities()?;
+        self.validate_listeners()
+    }
+
+    fn validate_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let positive = limits.max_connections > 0
+            && limits.max_streams_per_connection > 0
+            && limits.max_send_buffer_bytes > 0
+            && limits.max_pending_resets > 0;
+        check(positive, "limits", || {
+            "every limit must be at least 1".into()
+        })?;
+        check(
+            limits.max_header_list_bytes >= 1024,
+            "limits.max_header_list_bytes",
+            || "must be at least 1024".into(),
+        )?;
+        let window = limits.stream_window_bytes;
+        check(
+            (1024..=0x7fff_ffff).contains(&window),
+            "limits.stream_window_bytes",
+            || "must be 1024 to 2147483647".into(),
+        )?;
+        check(
+            self.timeouts.handshake_ms > 0,
+            "timeouts.handshake_ms",
+            || "must be positive".into(),
+        )
+    }
+
+    fn validate_authorities(&self) -> Result<(), ConfigError> {
+        let mut owners = HashSet::new();
+        for (index, service) in self.services.iter().enumerate() {
+            for authority in &service.authorities {
+                check(
+                    owners.insert(authority.as_str()),
+                    &format!("services[{index}]"),
+                    || format!("authority `{authority}` stands twice"),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_listeners(&self) -> Result<(), ConfigError> {
+        let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let at = format!("listeners[{index}]");
+            check(names.insert(listener.name.as_str()), &at, || {
+                format!("listener `{}` stands twice", listener.name)
+            })?;
+            let fresh = listener.address.port() == Some(0) || addresses.insert(&listener.address);
+            check(fresh, &at, || {
+                format!("address `{}` stands twice", listener.address)
+            })?;
+            match &listener.service {
+                Some(name) => check(self.service(name).is_some(), &at, || {
+                    format!("service `{name}` is not defined")
+                })?,
+                None => check(listener.mode == ListenerMode::Explicit, &at, || {
+                    "mode `service` needs `service`".into()
+                })?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ServiceConfig {
+    /// Parses and validates one service alone.
+    pub fn parse(json: &[u8]) -> Result<Self, ConfigError> {
+        let config: Self = from_json(json)?;
+        config.validate(".")?;
+        Ok(config)
+    }
+
+    fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        check(!self.name.is_empty(), at, || "name is empty".into())?;
+        let limits = &self.limits;
+        let positive = limits.max_inflight > 0
+            && limits.max_connections_per_endpoint > 0
+            && limits.max_pending > 0
+            && limits.max_endpoints > 0;
+        check(positive, &format!("{at}.limits"), || {
+            "every limit must be at least 1".into()
+        })?;
+        let connection = &self.connection;
+        let positive = connection.connect_timeout_ms > 0
+            && connection.backoff_base_ms > 0
+            && connection.backoff_max_ms >= connection.backoff_base_ms
+            && connection.max_streams > 0;
+        check(positive, &format!("{at}.connection"), || {
+            "values must be positive and backoff_max_ms at least backoff_base_ms".into()
+        })?;
+        if let BalancerConfig::LeastRequest {
+            choice_count: ChoiceCount::Draws(draws),
+            ..
+        } = self.balancer
+        {
+            check(
+                (2..=100).contains(&draws),
+                &format!("{at}.balancer.choice_count"),
+                || "must be 2 to 100, or all".into(),
+            )?;
+        }
+        for (index, route) in self.routes.iter().enumerate() {
+            let at = format!("{at}.routes[{index}]");
+            let (PathMatch::Path(path) | PathMatch::PathPrefix(path)) = &route.matcher;
+            check(path.starts_with('/'), &at, || {
+                "a path begins with `/`".into()
+            })?;
+            check(route.timeout_ms != Some(0), &at, || {
+                "timeout_ms must be positive".into()
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl EndpointSetConfig {
+    /// Parses and validates a full set.
+    pub fn parse(json: &[u8], limits: &ServiceLimits) -> Result<Self, ConfigError> {
+        let set: Self = from_json(json)?;
+        check(
+            set.endpoints.len() <= limits.max_endpoints,
+            "endpoints",
+            || {
+                format!(
+                    "{} endpoints, the limit is {}",
+                    set.endpoints.len(),
+                    limits.max_endpoints
+                )
+            },
+        )?;
+        let mut seen = HashSet::with_capacity(set.endpoints.len());
+        for (index, endpoint) in set.endpoints.iter().enumerate() {
+            let at = format!("endpoints[{index}]");
+            check(seen.insert(&endpoint.address), &at, || {
+                format!("address `{}` stands twice", endpoint.address)
+            })?;
+            check(endpoint.address.port() != Some(0), &at, || {
+                "port 0 cannot be dialled".into()
+            })?;
+            let weight = endpoint.static_weight;
+            check(
+                weight.is_finite() && (0.0..=1e6).contains(&weight),
+                &at,
+                || format!("static_weight {weight} is not in 0..=1000000"),
+            )?;
+        }
+        Ok(set)
+    }
+}
+
+impl RouteConfig {
+    /// The timeout as a duration.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_ms.map(Duration::from_millis)
+    }
+}
+
+fn from_json<T: for<'de> Deserialize<'de>>(json: &[u8]) -> Result<T, ConfigError> {
+    let mut reader = serde_json::Deserializer::from_slice(json);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        ConfigError {
+            path,
+            message: error.into_inner().to_string(),
+        }
+    })?;
+    reader.end().map_err(|error| ConfigError {
+        path: ".".into(),
+        message: error.to_string(),
+    })?;
+    Ok(value)
+}
+
+fn check(holds: bool, path: &str, message: impl FnOnce() -> String) -> Result<(), ConfigError> {
+    if holds {
+        return Ok(());
+    }
+    Err(ConfigError {
+        path: path.into(),
+        message: message(),
+    })
+}

@@ -1,0 +1,110 @@
+//! One endpoint and what is known about it right now.
+//!
+//! An `Endpoint` is made once per address and lives through every snapshot that contains it, so
+//! that a change of the set keeps its counters and connections. What a set can change (weight,
+//! zone, labels) stands in [`Member`] instead, which belongs to one snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+use crate::address::Address;
+use crate::grpc::Code;
+
+/// Identity and live state.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Unique in the process, never reused: an address that comes back is a new endpoint.
+    pub id: u64,
+    /// Where it is dialled.
+    pub address: Address,
+    /// The value of the `endpoint` label.
+    pub name: String,
+    /// Counters that every data thread shares.
+    pub live: Live,
+}
+
+/// Shared counters; all relaxed, because each is read for itself.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// Attempts that were picked and have not ended.
+    pub in_flight: AtomicU32,
+    /// Attempts ever picked.
+    pub picks: AtomicU64,
+    /// Attempts that ended in a success (every status that is no failure).
+    pub successes: AtomicU64,
+    /// Attempts that ended in a failure (`Code::is_failure`).
+    pub failures: AtomicU64,
+    /// Sum of latencies of successes.
+    pub latency_ns: AtomicU64,
+    /// Ended attempts by gRPC status code, those that the client cancelled included.
+    pub ended: [AtomicU64; Code::COUNT],
+    /// Open connections over all data threads.
+    pub connections: AtomicU32,
+    /// Connects that failed.
+    pub connect_failures: AtomicU64,
+    /// The last connect failed, and none succeeded since.
+    pub failing: AtomicBool,
+}
+
+/// How an attempt ended, as far as statistics are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The endpoint answered, or failed to.
+    Answered(Code),
+    /// The client cancelled, or the sidecar gave up before anything reached the endpoint: the
+    /// outcome says nothing about the endpoint.
+    Censored(Code),
+}
+
+/// An endpoint as one snapshot has it.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its identity and live state.
+    pub endpoint: Arc<Endpoint>,
+    /// Static weight, finite and >= 0; 0 takes no new calls.
+    pub static_weight: f32,
+    /// Zone, empty where unknown.
+    pub zone: String,
+    /// Free labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Endpoint {
+    /// A new endpoint without history.
+    #[must_use]
+    pub fn new(id: u64, address: Address) -> Self {
+        let name = address.to_string();
+        Self {
+            id,
+            address,
+            name,
+            live: Live::default(),
+        }
+    }
+}
+
+impl Live {
+    /// Counts an attempt in. Paired with exactly one [`Live::end`].
+    pub fn begin(&self) {
+        self.picks.fetch_add(1, Relaxed);
+        self.in_flight.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an attempt out. `latency_ns`: request headers received to end of answer.
+    pub fn end(&self, outcome: Outcome, latency_ns: u64) {
+        self.in_flight.fetch_sub(1, Relaxed);
+        let (Outcome::Answered(code) | Outcome::Censored(code)) = outcome;
+        self.ended[usize::from(code.number())].fetch_add(1, Relaxed);
+        match outcome {
+            Outcome::Censored(_) => {}
+            Outcome::Answered(code) if code.is_failure() => {
+                self.failures.fetch_add(1, Relaxed);
+            }
+            Outcome::Answered(_) => {
+                self.successes.fetch_add(1, Relaxed);
+                self.latency_ns.fetch_add(latency_ns, Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! attnroute's data plane: it forwards gRPC calls and picks the endpoint of each.
+//!
+//! The life of a request, by file:
+//! 1. `listener` accepts the connection and makes sure it speaks HTTP/2; `server` accepts its calls.
+//! 2. `proxy` takes over each call: `route` finds the service by authority, `deadline` fixes the
+//!    instant at which it must be over.
+//! 3. `service` holds the one immutable snapshot that the pick reads; `balancer` picks.
+//! 4. `pool` has a connection to the endpoint with room for one more stream.
+//! 5. `proxy` moves frames both ways until the answer is complete; `grpc` reads its status.
+//! 6. `endpoint` and `histogram` count what happened; `metrics` shows it.
+//!
+//! `runtime` owns the data threads and is the handle of the control side. Nothing here knows
+//! Python.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod balancer;
+pub mod clock;
+pub mod config;
+pub mod deadline;
+pub mod endpoint;
+pub mod error;
+mod fault;
+pub mod grpc;
+pub mod histogram;
+mod io;
+pub mod listener;
+pub mod logging;
+pub mod metrics;
+pub mod picker;
+mod pool;
+mod proxy;
+pub mod rng;
+pub mod route;
+pub mod runtime;
+mod server;
+pub mod service;
+pub mod stats;

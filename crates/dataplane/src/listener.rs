@@ -1,0 +1,397 @@
+//! A bound address: accepting connections, and finding out what they speak.
+//!
+//! Only HTTP/2 by prior knowledge is served. Anything else gets an answer in its own language
+//! where there is one (HTTP/1.1: 426; TLS: an alert), is counted by kind, and closed: a client
+//! that dialled the wrong port should learn why, not time out.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::uri::Authority;
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::address::Address;
+use crate::config::{ListenerConfig, ListenerMode};
+use crate::error::BindError;
+use crate::io::{Rewound, Socket};
+use crate::runtime::{Routing, Thread};
+use crate::server;
+use crate::service::Service;
+use crate::stats::Limit;
+
+/// What an HTTP/2 client sends first (RFC 9113 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const NOT_HTTP2: &[u8] = b"HTTP/1.1 426 Upgrade Required\r\n\
+    content-type: text/plain\r\nconnection: close, upgrade\r\nupgrade: h2c\r\n\
+    content-length: 86\r\n\r\n\
+    attnroute: this port speaks gRPC: HTTP/2 by prior knowledge, neither HTTP/1.1 nor TLS\n";
+
+/// A TLS record: fatal alert 70, protocol_version (RFC 8446 6.2).
+const TLS_ALERT: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 70];
+
+/// How long an answer to a stranger may take to leave.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Wait after an accept that failed for lack of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// One listener, shared by the data threads.
+#[derive(Debug)]
+pub struct Listener {
+    /// As configured.
+    pub config: ListenerConfig,
+    /// Where it is bound, with the port that the system picked.
+    pub bound: Address,
+    /// Counters.
+    pub stats: ListenerStats,
+    /// `None` once closed: a socket that stays open would still take connections, and hold them.
+    socket: Mutex<Option<BoundSocket>>,
+}
+
+/// Counters of a listener.
+#[derive(Debug, Default)]
+pub struct ListenerStats {
+    /// Connections open now.
+    pub open: AtomicUsize,
+    /// Connections ever accepted.
+    pub accepted: AtomicU64,
+    /// Connections closed before HTTP/2 began, by [`Stranger`].
+    pub refused: [AtomicU64; Stranger::ALL.len()],
+    /// Accepts that the system refused.
+    pub accept_errors: AtomicU64,
+}
+
+/// What a connection was that did not begin HTTP/2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stranger {
+    /// An HTTP/1 request.
+    Http1,
+    /// A TLS handshake.
+    Tls,
+    /// Something else.
+    Unknown,
+    /// Nothing, or half a preface, until `timeouts.handshake`.
+    Silent,
+    /// It closed by itself, or its socket failed.
+    Closed,
+}
+
+impl Stranger {
+    /// Every kind.
+    pub const ALL: [Self; 5] = [
+        Self::Http1,
+        Self::Tls,
+        Self::Unknown,
+        Self::Silent,
+        Self::Closed,
+    ];
+
+    /// Its metric label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::Tls => "tls",
+            Self::Unknown => "unknown_protocol",
+            Self::Silent => "handshake_timeout",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+#[derive(Debug)]
+enum BoundSocket {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+enum Acceptor {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Binds. SO_REUSEPORT is not used: with it two sidecars would share a port without a word.
+    /// Data threads accept from duplicates of one socket instead, so a busy thread takes less.
+    pub fn bind(config: ListenerConfig) -> Result<Self, BindError> {
+        let (socket, bound) = match bind(&config.address) {
+            Ok(bound) => bound,
+            Err(cause) => {
+                return Err(BindError {
+                    listener: config.name,
+                    address: config.address.to_string(),
+                    source_position: config.source,
+                    cause,
+                })
+            }
+        };
+        let socket = Mutex::new(Some(socket));
+        Ok(Self {
+            config,
+            bound,
+            stats: ListenerStats::default(),
+            socket,
+        })
+    }
+
+    /// The service of a call with this authority; `None` for the listener's default.
+    pub(crate) fn service<'a>(
+        &self,
+        routing: &'a Routing,
+        authority: Option<&str>,
+    ) -> Option<&'a Arc<Service>> {
+        match (self.config.mode, authority) {
+            (ListenerMode::Explicit, Some(authority)) => routing.authorities.find(authority),
+            _ => routing.services.get(self.config.service.as_ref()?),
+        }
+    }
+
+    /// What endpoints see of a call that came without an authority.
+    pub(crate) fn default_authority(&self) -> Authority {
+        let service = self.config.service.as_deref().unwrap_or_default();
+        service
+            .parse()
+            .unwrap_or_else(|_| Authority::from_static("localhost"))
+    }
+
+    /// Takes no more connections, once the threads that accept have stopped too. Connections that
+    /// are open go on.
+    pub(crate) fn close(&self) {
+        let socket = self.socket.lock().take();
+        if let (Some(_), Address::Unix(path)) = (socket, &self.bound) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// A duplicate to accept from; `None` once closed.
+    fn acceptor(&self) -> io::Result<Option<Acceptor>> {
+        Ok(match &*self.socket.lock() {
+            None => None,
+            Some(BoundSocket::Tcp(socket)) => {
+                Some(Acceptor::Tcp(TcpListener::from_std(socket.try_clone()?)?))
+            }
+            Some(BoundSocket::Unix(socket)) => {
+                Some(Acceptor::Unix(UnixListener::from_std(socket.try_clone()?)?))
+            }
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn bind(address: &Address) -> io::Result<(BoundSocket, Address)> {
+    match address {
+        Address::Tcp(address) => {
+            let domain = socket2::Domain::for_address(*address);
+            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&(*address).into())?;
+            socket.listen(1024)?;
+            socket.set_nonblocking(true)?;
+            let socket = std::net::TcpListener::from(socket);
+            let bound = Address::Tcp(socket.local_addr()?);
+            Ok((BoundSocket::Tcp(socket), bound))
+        }
+        Address::Unix(path) => {
+            remove_stale_socket(path)?;
+            let socket = std::os::unix::net::UnixListener::bind(path)?;
+            socket.set_nonblocking(true)?;
+            Ok((BoundSocket::Unix(socket), address.clone()))
+        }
+    }
+}
+
+/// Removes a socket file that nobody listens on any more; one that is served stays busy.
+fn remove_stale_socket(path: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Accepts until `stop` is cancelled.
+pub(crate) async fn accept(
+    thread: Rc<Thread>,
+    listener: Arc<Listener>,
+    stop: tokio_util::sync::CancellationToken,
+) {
+    let acceptor = match listener.acceptor() {
+        Ok(Some(acceptor)) => acceptor,
+        Ok(None) => return,
+        Err(error) => {
+            tracing::error!(listener = %listener.config.name, %error, "cannot accept");
+            return;
+        }
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = acceptor.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        match accepted {
+            Ok(socket) => admit(&thread, &listener, socket),
+            Err(error) => {
+                listener.stats.accept_errors.fetch_add(1, Relaxed);
+                tracing::warn!(listener = %listener.config.name, %error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Acceptor {
+    async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // A peer that is gone already must not count as our fault.
+                let _ = stream.set_nodelay(true);
+                Ok(Socket::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+fn admit(thread: &Rc<Thread>, listener: &Arc<Listener>, socket: Socket) {
+    let open = Open::new(Arc::clone(listener));
+    let limit = thread.shared.routing.load().limits.max_connections;
+    if listener.stats.open.load(Relaxed) > limit {
+        thread.shared.stats.hit(Limit::Connections);
+        return;
+    }
+    let thread = Rc::clone(thread);
+    tokio::task::spawn_local(async move {
+        serve(&thread, &open, socket).await;
+    });
+}
+
+/// A client connection, counted while it is open.
+struct Open(Arc<Listener>);
+
+impl Open {
+    fn new(listener: Arc<Listener>) -> Self {
+        listener.stats.open.fetch_add(1, Relaxed);
+        listener.stats.accepted.fetch_add(1, Relaxed);
+        Self(listener)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.stats.open.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
+    let timeout = Duration::from_millis(thread.shared.routing.load().handshake_ms);
+    let sniffed = tokio::select! {
+        sniffed = tokio::time::timeout(timeout, sniff(&mut socket)) => {
+            sniffed.unwrap_or(Err(Stranger::Silent))
+        }
+        // Whoever has not even begun HTTP/2 holds no drain up (H2-51).
+        () = thread.going_away.cancelled() => Err(Stranger::Closed),
+    };
+    match sniffed {
+        Ok(head) => server::serve(thread, &open.0, Rewound::new(socket, head)).await,
+        Err(stranger) => {
+            open.0.stats.refused[stranger as usize].fetch_add(1, Relaxed);
+            tracing::debug!(listener = %open.0.config.name, what = stranger.name(), "refused");
+            let farewell = match stranger {
+                Stranger::Http1 => NOT_HTTP2,
+                Stranger::Tls => TLS_ALERT,
+                Stranger::Unknown | Stranger::Silent | Stranger::Closed => return,
+            };
+            let _ = tokio::time::timeout(FAREWELL, say_farewell(&mut socket, farewell)).await;
+        }
+    }
+}
+
+/// Reads until it is clear that HTTP/2 begins, or that it does not. Returns what was read.
+async fn sniff(socket: &mut Socket) -> Result<Bytes, Stranger> {
+    let mut head = BytesMut::with_capacity(1024);
+    loop {
+        if head.len() >= PREFACE.len() && head.starts_with(PREFACE) {
+            return Ok(head.freeze());
+        }
+        let known = head.len().min(PREFACE.len());
+        if head[..known] != PREFACE[..known] {
+            return Err(stranger_of(&head));
+        }
+        match socket.read_buf(&mut head).await {
+            Ok(0) | Err(_) => return Err(Stranger::Closed),
+            Ok(_) => {}
+        }
+    }
+}
+
+fn stranger_of(head: &[u8]) -> Stranger {
+    // A TLS record of type handshake, any 3.x version (RFC 8446 5.1).
+    if head.len() >= 2 && head[0] == 0x16 && head[1] == 0x03 || head == [0x16] {
+        return Stranger::Tls;
+    }
+    let method = head
+        .iter()
+        .take_while(|byte| byte.is_ascii_uppercase())
+        .count();
+    if method > 0 && head.get(method).is_none_or(|byte| *byte == b' ') {
+        return Stranger::Http1;
+    }
+    Stranger::Unknown
+}
+
+/// Writes and closes so that the answer arrives: closing with unread bytes would reset the
+/// connection and could take the answer with it.
+async fn say_farewell(socket: &mut Socket, text: &[u8]) -> io::Result<()> {
+    socket.write_all(text).await?;
+    socket.shutdown().await?;
+    let mut sink = [0; 4096];
+    while socket.read(&mut sink).await? > 0 {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{stranger_of, Stranger, NOT_HTTP2};
+
+    #[test]
+    fn tells_strangers_apart() {
+        assert_eq!(stranger_of(b"GET / HTTP/1.1\r\n"), Stranger::Http1);
+        assert_eq!(stranger_of(b"POST"), Stranger::Http1);
+        assert_eq!(stranger_of(&[0x16, 0x03, 0x01, 0x02]), Stranger::Tls);
+        assert_eq!(stranger_of(&[0x16]), Stranger::Tls);
+        assert_eq!(stranger_of(&[0x16, 0x99]), Stranger::Unknown);
+        assert_eq!(stranger_of(b"\0\0\0"), Stranger::Unknown);
+        assert_eq!(stranger_of(b"PRI\0"), Stranger::Unknown);
+    }
+
+    #[test]
+    fn announces_the_length_of_its_answer() {
+        let text = std::str::from_utf8(NOT_HTTP2).expect("ascii");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(
+            head.contains(&format!("content-length: {}", body.len())),
+            "{}",
+            body.len()
+        );
+    }
+}

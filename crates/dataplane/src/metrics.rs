@@ -1,0 +1,349 @@
+//! What the data plane counts, as Prometheus text (exposition format 0.0.4).
+//!
+//! Written by hand because the Rust client writes OpenMetrics only, which readers of the plain
+//! format take for untyped counters. Families are few and bounded: nothing has labels of method
+//! and endpoint, or of class and endpoint, at once.
+
+use std::fmt::{Display, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::endpoint::Endpoint;
+use crate::grpc::Code;
+use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
+use crate::listener::{ListenerStats, Stranger};
+use crate::runtime::DataPlane;
+use crate::service::{Reason, ServiceStats};
+use crate::stats::Limit;
+
+/// The page under construction.
+#[derive(Debug, Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            self.text.push(if index == 0 { '{' } else { ',' });
+            self.text.push_str(label);
+            self.text.push_str("=\"");
+            for character in text.chars() {
+                match character {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    other => self.text.push(other),
+                }
+            }
+            self.text.push('"');
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{close} {value}");
+    }
+
+    /// One sample per status that ever occurred.
+    fn statuses(&mut self, name: &str, labels: &[(&str, &str)], ended: &[AtomicU64; Code::COUNT]) {
+        for (code, count) in Code::ALL.iter().zip(ended) {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                let mut labels = labels.to_vec();
+                labels.push(("grpc_status", code.name()));
+                self.sample(name, &labels, count);
+            }
+        }
+    }
+
+    fn histogram(&mut self, name: &str, label: (&str, &str), histogram: &HistogramSnapshot) {
+        let bucket = format!("{name}_bucket");
+        let mut sum = 0;
+        let bounds = BOUNDS_NS
+            .iter()
+            .map(|bound| seconds(*bound))
+            .chain(["+Inf".to_owned()]);
+        for (count, bound) in histogram.counts.iter().zip(bounds) {
+            sum += count;
+            self.sample(&bucket, &[label, ("le", &bound)], sum);
+        }
+        self.sample(&format!("{name}_sum"), &[label], seconds(histogram.sum_ns));
+        self.sample(&format!("{name}_count"), &[label], sum);
+    }
+}
+
+/// Nanoseconds as seconds, exact and without an exponent.
+fn seconds(ns: u64) -> String {
+    let (whole, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    let text = format!("{whole}.{rest:09}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The whole page.
+#[must_use]
+pub fn exposition(data_plane: &DataPlane) -> String {
+    let mut page = Page::default();
+    calls(&mut page, data_plane);
+    endpoints(&mut page, data_plane);
+    listeners(&mut page, data_plane);
+    limits(&mut page, data_plane);
+    page.text
+}
+
+fn services(data_plane: &DataPlane) -> Vec<(String, std::sync::Arc<crate::service::Service>)> {
+    let routing = data_plane.shared().routing.load();
+    let mut services: Vec<_> = routing
+        .services
+        .iter()
+        .map(|(name, one)| (name.clone(), one.clone()))
+        .collect();
+    services.sort_by(|(one, _), (other, _)| one.cmp(other));
+    services
+}
+
+type PerService = fn(&ServiceStats) -> u64;
+
+fn calls(page: &mut Page, data_plane: &DataPlane) {
+    let services = services(data_plane);
+    let unrouted = &data_plane.shared().stats.unrouted;
+    let all = || {
+        let known = services
+            .iter()
+            .map(|(name, service)| (name.as_str(), &service.stats));
+        known.chain([("", unrouted)])
+    };
+    page.family(
+        "attnroute_requests_total",
+        "counter",
+        "Calls ended, by final gRPC status; service is empty for calls that no service takes",
+    );
+    for (name, stats) in all() {
+        page.statuses(
+            "attnroute_requests_total",
+            &[("service", name)],
+            &stats.ended,
+        );
+    }
+    page.family(
+        "attnroute_request_duration_seconds",
+        "histogram",
+        "Duration of ended calls",
+    );
+    for (name, service) in &services {
+        let duration = service.stats.duration.snapshot();
+        page.histogram(
+            "attnroute_request_duration_seconds",
+            ("service", name),
+            &duration,
+        );
+    }
+    let families: [(&str, &str, &str, PerService); 4] = [
+        ("attnroute_requests_inflight", "gauge", "Calls accepted and not ended", |stats| {
+            stats.in_flight.load(Relaxed).into()
+        }),
+        ("attnroute_request_bytes_total", "counter", "DATA bytes from clients", |stats| {
+            stats.request_bytes.load(Relaxed)
+        }),
+        ("attnroute_response_bytes_total", "counter", "DATA bytes to clients", |stats| {
+            stats.response_bytes.load(Relaxed)
+        }),
+        (
+            "attnroute_connect_retries_total",
+            "counter",
+            "Calls that went to another endpoint because a connect failed, before anything was sent",
+            |stats| stats.connect_retries.load(Relaxed),
+        ),
+    ];
+    for (name, kind, help, read) in families {
+        page.family(name, kind, help);
+        for (service, stats) in all() {
+            page.sample(name, &[("service", service)], read(stats));
+        }
+    }
+    page.family("attnroute_picks_total", "counter", "Picks by reason");
+    for (name, service) in &services {
+        for (reason, count) in Reason::ALL.iter().zip(&service.stats.picks) {
+            let labels = [("service", name.as_str()), ("reason", reason.name())];
+            page.sample("attnroute_picks_total", &labels, count.load(Relaxed));
+        }
+    }
+}
+
+type PerEndpoint = fn(&Endpoint) -> u64;
+
+fn endpoints(page: &mut Page, data_plane: &DataPlane) {
+    let services = services(data_plane);
+    page.family(
+        "attnroute_endpoint_epoch",
+        "gauge",
+        "Version of the endpoint set in force",
+    );
+    for (name, service) in &services {
+        let epoch = service.snapshot().epoch;
+        page.sample("attnroute_endpoint_epoch", &[("service", name)], epoch);
+    }
+    page.family(
+        "attnroute_endpoints_usable",
+        "gauge",
+        "Endpoints that take calls now",
+    );
+    for (name, service) in &services {
+        let snapshot = service.snapshot();
+        let usable = if snapshot.panic {
+            0
+        } else {
+            snapshot.usable.len()
+        };
+        page.sample("attnroute_endpoints_usable", &[("service", name)], usable);
+    }
+    page.family(
+        "attnroute_endpoint_requests_total",
+        "counter",
+        "Attempts ended, by gRPC status",
+    );
+    for (name, service) in &services {
+        service.visit_endpoints(|endpoint| {
+            let labels = [
+                ("service", name.as_str()),
+                ("endpoint", endpoint.name.as_str()),
+            ];
+            page.statuses(
+                "attnroute_endpoint_requests_total",
+                &labels,
+                &endpoint.live.ended,
+            );
+        });
+    }
+    let families: [(&str, &str, &str, PerEndpoint); 4] = [
+        (
+            "attnroute_endpoint_inflight",
+            "gauge",
+            "Attempts picked and not ended",
+            |endpoint| endpoint.live.in_flight.load(Relaxed).into(),
+        ),
+        (
+            "attnroute_endpoint_picks_total",
+            "counter",
+            "Attempts picked",
+            |endpoint| endpoint.live.picks.load(Relaxed),
+        ),
+        (
+            "attnroute_endpoint_connections",
+            "gauge",
+            "Open connections",
+            |endpoint| endpoint.live.connections.load(Relaxed).into(),
+        ),
+        (
+            "attnroute_endpoint_connect_failures_total",
+            "counter",
+            "Connects that failed",
+            |endpoint| endpoint.live.connect_failures.load(Relaxed),
+        ),
+    ];
+    for (family, kind, help, read) in families {
+        page.family(family, kind, help);
+        for (name, service) in &services {
+            service.visit_endpoints(|endpoint| {
+                let labels = [
+                    ("service", name.as_str()),
+                    ("endpoint", endpoint.name.as_str()),
+                ];
+                page.sample(family, &labels, read(endpoint));
+            });
+        }
+    }
+}
+
+type PerListener = fn(&ListenerStats) -> u64;
+
+fn listeners(page: &mut Page, data_plane: &DataPlane) {
+    let mut listeners = data_plane.listeners();
+    listeners.sort_by(|one, other| one.config.name.cmp(&other.config.name));
+    let families: [(&str, &str, &str, PerListener); 3] = [
+        (
+            "attnroute_listener_connections",
+            "gauge",
+            "Open client connections",
+            |stats| stats.open.load(Relaxed) as u64,
+        ),
+        (
+            "attnroute_listener_connections_total",
+            "counter",
+            "Client connections accepted",
+            |stats| stats.accepted.load(Relaxed),
+        ),
+        (
+            "attnroute_listener_accept_errors_total",
+            "counter",
+            "Accepts that the system refused",
+            |stats| stats.accept_errors.load(Relaxed),
+        ),
+    ];
+    for (family, kind, help, read) in families {
+        page.family(family, kind, help);
+        for listener in &listeners {
+            let labels = [("listener", listener.config.name.as_str())];
+            page.sample(family, &labels, read(&listener.stats));
+        }
+    }
+    let family = "attnroute_listener_refused_total";
+    page.family(
+        family,
+        "counter",
+        "Connections closed before HTTP/2 began, by what they spoke",
+    );
+    for listener in &listeners {
+        for (kind, count) in Stranger::ALL.iter().zip(&listener.stats.refused) {
+            let labels = [
+                ("listener", listener.config.name.as_str()),
+                ("reason", kind.name()),
+            ];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+}
+
+fn limits(page: &mut Page, data_plane: &DataPlane) {
+    let stats = &data_plane.shared().stats;
+    page.family(
+        "attnroute_limit_hits_total",
+        "counter",
+        "Times a configured limit was reached",
+    );
+    for limit in Limit::ALL {
+        page.sample(
+            "attnroute_limit_hits_total",
+            &[("limit", limit.name())],
+            stats.hits(limit),
+        );
+    }
+    let family = "attnroute_malformed_requests_total";
+    page.family(
+        family,
+        "counter",
+        "Requests that are no valid HTTP/2 requests; their stream is reset",
+    );
+    page.sample(family, &[], stats.malformed_requests.load(Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{seconds, Page};
+
+    #[test]
+    fn seconds_are_exact() {
+        assert_eq!(seconds(0), "0");
+        assert_eq!(seconds(100_000), "0.0001");
+        assert_eq!(seconds(60_000_000_000), "60");
+        assert_eq!(seconds(1_500_000_001), "1.500000001");
+    }
+
+    #[test]
+    fn label_values_are_escaped() {
+        let mut page = Page::default();
+        page.sample("a_total", &[("x", "q\"b\\n\nl"), ("y", "")], 3);
+        assert_eq!(page.text, "a_total{x=\"q\\\"b\\\\n\\nl\",y=\"\"} 3\n");
+    }
+}

@@ -1,0 +1,112 @@
+//! The picker of one service without sockets, for the simulator, tests and replay: the same
+//! snapshot, balancers and counters as in the data plane, with time as an argument.
+
+use crate::config::{EndpointSetConfig, ServiceConfig};
+use crate::endpoint::{Endpoint, Outcome};
+use crate::error::{ConfigError, Error};
+use crate::grpc::Code;
+use crate::rng::Rng;
+use crate::service::{Reason, Refusal, Service};
+
+/// A service and a stream of draws.
+#[derive(Debug)]
+pub struct Picker {
+    service: Service,
+    rng: Rng,
+}
+
+impl Picker {
+    /// A picker without endpoints.
+    ///
+    /// # Errors
+    /// The service's configuration is refused.
+    pub fn new(service_config: &[u8], seed: u64) -> Result<Self, Error> {
+        let config = ServiceConfig::parse(service_config)?;
+        Ok(Self {
+            service: Service::new(config, seed),
+            rng: Rng::stream(seed, 0),
+        })
+    }
+
+    /// Replaces the endpoint set; returns its epoch.
+    ///
+    /// # Errors
+    /// The set is refused; the old one stays.
+    pub fn apply_endpoints(&self, endpoints: &[u8]) -> Result<u64, Error> {
+        let limits = self.service.snapshot().settings.limits.clone();
+        let set = EndpointSetConfig::parse(endpoints, &limits)?;
+        Ok(self.service.apply_endpoints(set).0)
+    }
+
+    /// What the pool reports when connects to an endpoint fail, or succeed again.
+    ///
+    /// # Errors
+    /// There is no endpoint of that index.
+    pub fn set_failing(&self, index: usize, failing: bool) -> Result<(), Error> {
+        let endpoint = self.endpoint(index)?;
+        self.service.set_failing(&endpoint, failing);
+        Ok(())
+    }
+
+    /// Picks, and counts the attempt as in flight until [`Picker::finished`].
+    ///
+    /// # Errors
+    /// No endpoint can take a call.
+    pub fn pick(&mut self, now_ns: u64) -> Result<(u32, Reason), Refusal> {
+        let snapshot = self.service.snapshot();
+        let (index, reason) = self.service.choose(&snapshot, now_ns, &mut self.rng)?;
+        snapshot.members[index as usize].endpoint.live.begin();
+        Ok((index, reason))
+    }
+
+    /// Counts an attempt out.
+    ///
+    /// # Errors
+    /// There is no endpoint of that index, or it has nothing in flight.
+    pub fn finished(&self, index: usize, latency_ns: u64, grpc_status: u32) -> Result<(), Error> {
+        let endpoint = self.endpoint(index)?;
+        if endpoint
+            .live
+            .in_flight
+            .load(std::sync::atomic::Ordering::Relaxed)
+            == 0
+        {
+            let message = format!("endpoint {index} has nothing in flight");
+            return Err(ConfigError {
+                path: "index".into(),
+                message,
+            }
+            .into());
+        }
+        endpoint.live.end(
+            Outcome::Answered(Code::from_number(grpc_status)),
+            latency_ns,
+        );
+        Ok(())
+    }
+
+    /// The service itself, to read its snapshot and counters.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn endpoint(&self, index: usize) -> Result<std::sync::Arc<Endpoint>, Error> {
+        let snapshot = self.service.snapshot();
+        snapshot
+            .members
+            .get(index)
+            .map(|member| member.endpoint.clone())
+            .ok_or_else(|| {
+                let message = format!(
+                    "found {index}, there are {} endpoints",
+                    snapshot.members.len()
+                );
+                ConfigError {
+                    path: "index".into(),
+                    message,
+                }
+                .into()
+            })
+    }
+}

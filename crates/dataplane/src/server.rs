@@ -1,0 +1,105 @@
+//! One client connection: accept its calls, give each a task, leave politely.
+
+use std::future::{poll_fn, Future};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::RecvStream;
+use http::Request;
+
+use crate::io::Rewound;
+use crate::listener::Listener;
+use crate::proxy;
+use crate::runtime::Thread;
+use crate::stats::Limit;
+
+/// What is left for answers that were made when the drain limit was over.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Serves a connection until the client leaves, or until it was drained.
+pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket: Rewound) {
+    let timeout;
+    let handshake = {
+        let routing = thread.shared.routing.load();
+        let limits = &routing.limits;
+        timeout = Duration::from_millis(routing.handshake_ms);
+        let mut builder = h2::server::Builder::new();
+        builder
+            .initial_window_size(limits.stream_window_bytes)
+            .initial_connection_window_size(limits.connection_window_bytes())
+            .max_concurrent_streams(limits.max_streams_per_connection)
+            // Twice ours: up to there the call is answered with a gRPC status that names the limit
+            // (SE-06), beyond it h2 answers 431.
+            .max_header_list_size(limits.max_header_list_bytes.saturating_mul(2))
+            .max_send_buffer_size(limits.max_send_buffer_bytes)
+            .max_pending_accept_reset_streams(limits.max_pending_resets);
+        builder.handshake::<_, Bytes>(socket)
+    };
+    let connection = match tokio::time::timeout(timeout, handshake).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
+        Err(_) => return tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),
+    };
+    let mut serving = pin!(accept_calls(thread, listener, connection));
+    tokio::select! {
+        () = serving.as_mut() => return,
+        () = thread.force.cancelled() => {}
+    }
+    // Calls are being answered UNAVAILABLE now; let the answers leave.
+    let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+}
+
+async fn accept_calls(
+    thread: &Rc<Thread>,
+    listener: &Arc<Listener>,
+    mut connection: Connection<Rewound, Bytes>,
+) {
+    let mut going_away = pin!(thread.going_away.cancelled());
+    let mut leaving = false;
+    let open = Rc::new(std::cell::Cell::new(0_u32));
+    loop {
+        let accepted = poll_fn(|cx| {
+            if !leaving && going_away.as_mut().poll(cx).is_ready() {
+                leaving = true;
+                connection.graceful_shutdown();
+            }
+            connection.poll_accept(cx)
+        })
+        .await;
+        match accepted {
+            Some(Ok(call)) => spawn_call(thread, listener, &open, call),
+            Some(Err(error)) => return tracing::debug!(%error, "client connection ended"),
+            None => return,
+        }
+    }
+}
+
+fn spawn_call(
+    thread: &Rc<Thread>,
+    listener: &Arc<Listener>,
+    open: &Rc<std::cell::Cell<u32>>,
+    (request, respond): (Request<RecvStream>, SendResponse<Bytes>),
+) {
+    let (thread, listener) = (Rc::clone(thread), Arc::clone(listener));
+    let open = Rc::clone(open);
+    open.set(open.get() + 1);
+    if open.get()
+        == thread
+            .shared
+            .routing
+            .load()
+            .limits
+            .max_streams_per_connection
+    {
+        // h2 refuses what a client opens beyond the limit it was told; this counts that it is full.
+        thread.shared.stats.hit(Limit::StreamsPerConnection);
+    }
+    tokio::task::spawn_local(async move {
+        proxy::serve(thread, listener, request, respond).await;
+        open.set(open.get() - 1);
+    });
+}

@@ -1,0 +1,71 @@
+//! Counters of the process that belong to no service or listener.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::service::ServiceStats;
+
+/// A configured limit; its hits are `attnroute_limit_hits_total{limit}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Limit {
+    /// `limits.max_connections` of a listener.
+    Connections,
+    /// `limits.max_streams_per_connection` of a client connection.
+    StreamsPerConnection,
+    /// `limits.max_header_list_bytes` of a request.
+    HeaderList,
+    /// `limits.max_inflight` of a service.
+    MaxInflight,
+    /// `limits.max_connections_per_endpoint` of a service.
+    ConnectionsPerEndpoint,
+    /// `limits.max_pending` of a service.
+    Pending,
+}
+
+impl Limit {
+    /// Every limit.
+    pub const ALL: [Self; 6] = [
+        Self::Connections,
+        Self::StreamsPerConnection,
+        Self::HeaderList,
+        Self::MaxInflight,
+        Self::ConnectionsPerEndpoint,
+        Self::Pending,
+    ];
+
+    /// Its key in the policy, and its metric label.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "max_connections",
+            Self::StreamsPerConnection => "max_streams_per_connection",
+            Self::HeaderList => "max_header_list_bytes",
+            Self::MaxInflight => "max_inflight",
+            Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",
+            Self::Pending => "max_pending",
+        }
+    }
+}
+
+/// Counters of the process.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Calls that no service takes.
+    pub unrouted: ServiceStats,
+    /// Requests that are no valid HTTP/2 requests; only their stream is reset.
+    pub malformed_requests: AtomicU64,
+    hits: [AtomicU64; Limit::ALL.len()],
+}
+
+impl Stats {
+    /// Counts a hit.
+    pub fn hit(&self, limit: Limit) {
+        self.hits[limit as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Hits so far.
+    #[must_use]
+    pub fn hits(&self, limit: Limit) -> u64 {
+        self.hits[limit as usize].load(Relaxed)
+    }
+}

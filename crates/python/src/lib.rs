@@ -1,0 +1,212 @@
+//! The binding: Python calls Rust, never the reverse.
+//!
+//! Configuration crosses as JSON bytes, telemetry as fixed-layout rows; no Python object is kept,
+//! no callback exists, and every call that can block releases the GIL.
+
+mod rows;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use attnroute_dataplane::error::{ConfigError as BadConfig, Error};
+use attnroute_dataplane::logging::{self, LogFormat};
+use attnroute_dataplane::{metrics, runtime};
+use parking_lot::Mutex;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+create_exception!(_dataplane, DataPlaneError, PyException);
+create_exception!(_dataplane, ConfigError, DataPlaneError);
+create_exception!(_dataplane, BindError, DataPlaneError);
+create_exception!(_dataplane, NotRunningError, DataPlaneError);
+
+fn raised(error: Error) -> PyErr {
+    match error {
+        Error::Config(BadConfig { path, message }) => ConfigError::new_err((path, message)),
+        Error::Bind(error) => BindError::new_err((
+            error.listener,
+            error.address,
+            error.source_position,
+            error.cause.to_string(),
+        )),
+        Error::NotRunning => NotRunningError::new_err("the data plane is not running"),
+        Error::Thread(error) => DataPlaneError::new_err(error.to_string()),
+    }
+}
+
+/// Forward path and pickers.
+#[pyclass(frozen, module = "attnroute._dataplane")]
+struct DataPlane {
+    inner: runtime::DataPlane,
+    process: u32,
+}
+
+impl DataPlane {
+    /// Threads do not survive a fork, so a child must make its own.
+    fn inner(&self) -> PyResult<&runtime::DataPlane> {
+        if self.process == std::process::id() {
+            return Ok(&self.inner);
+        }
+        Err(NotRunningError::new_err(
+            "the data plane was made before a fork; make a new one",
+        ))
+    }
+}
+
+#[pymethods]
+impl DataPlane {
+    #[new]
+    #[pyo3(signature = (config, seed, log_format = "json"))]
+    fn new(config: &[u8], seed: u64, log_format: &str) -> PyResult<Self> {
+        let format = match log_format {
+            "json" => LogFormat::Json,
+            "text" => LogFormat::Text,
+            other => {
+                let message = format!("found `{other}`, expected `json` or `text`");
+                return Err(ConfigError::new_err(("log_format", message)));
+            }
+        };
+        logging::start(format);
+        let inner = runtime::DataPlane::new(config, seed).map_err(raised)?;
+        Ok(Self {
+            inner,
+            process: std::process::id(),
+        })
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<HashMap<String, String>> {
+        let inner = self.inner()?;
+        py.detach(|| inner.start()).map_err(raised)
+    }
+
+    fn apply_policy(&self, py: Python<'_>, config: &[u8]) -> PyResult<u64> {
+        let inner = self.inner()?;
+        py.detach(|| inner.apply_policy(config)).map_err(raised)
+    }
+
+    fn bound(&self) -> PyResult<HashMap<String, String>> {
+        Ok(self.inner()?.bound())
+    }
+
+    fn apply_endpoints(&self, py: Python<'_>, service: &str, endpoints: &[u8]) -> PyResult<u64> {
+        let inner = self.inner()?;
+        py.detach(|| inner.apply_endpoints(service, endpoints))
+            .map_err(raised)
+    }
+
+    fn endpoints<'py>(
+        &self,
+        py: Python<'py>,
+        service: &str,
+    ) -> PyResult<(u64, Bound<'py, PyBytes>)> {
+        let service = self.inner()?.service(service).map_err(raised)?;
+        let snapshot = service.snapshot();
+        let json = py.detach(|| rows::describe(&snapshot.members));
+        Ok((snapshot.epoch, PyBytes::new(py, &json)))
+    }
+
+    fn snapshot<'py>(
+        &self,
+        py: Python<'py>,
+        service: &str,
+    ) -> PyResult<(u64, Bound<'py, PyBytes>)> {
+        let service = self.inner()?.service(service).map_err(raised)?;
+        let snapshot = service.snapshot();
+        let rows = py.detach(|| rows::encode(&snapshot));
+        Ok((snapshot.epoch, PyBytes::new(py, &rows)))
+    }
+
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let inner = self.inner()?;
+        let text = py.detach(|| metrics::exposition(inner));
+        Ok(PyBytes::new(py, text.as_bytes()))
+    }
+
+    fn pending(&self) -> PyResult<Vec<String>> {
+        Ok(self.inner()?.pending())
+    }
+
+    fn drain(&self, py: Python<'_>, linger_ms: u64, limit_ms: u64) -> PyResult<bool> {
+        let inner = self.inner()?;
+        let (linger, limit) = (
+            Duration::from_millis(linger_ms),
+            Duration::from_millis(limit_ms),
+        );
+        Ok(py.detach(|| inner.drain(linger, limit)))
+    }
+
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.inner()?;
+        py.detach(|| inner.stop());
+        Ok(())
+    }
+}
+
+/// The picker without sockets: time is an argument.
+#[pyclass(frozen, module = "attnroute._dataplane")]
+struct Picker {
+    inner: Mutex<attnroute_dataplane::picker::Picker>,
+}
+
+#[pymethods]
+impl Picker {
+    #[new]
+    fn new(service_config: &[u8], seed: u64) -> PyResult<Self> {
+        let inner = attnroute_dataplane::picker::Picker::new(service_config, seed);
+        Ok(Self {
+            inner: Mutex::new(inner.map_err(raised)?),
+        })
+    }
+
+    fn apply_endpoints(&self, endpoints: &[u8]) -> PyResult<u64> {
+        self.inner.lock().apply_endpoints(endpoints).map_err(raised)
+    }
+
+    fn set_failing(&self, index: usize, failing: bool) -> PyResult<()> {
+        self.inner
+            .lock()
+            .set_failing(index, failing)
+            .map_err(raised)
+    }
+
+    fn pick(&self, now_ns: u64) -> PyResult<(u32, &'static str)> {
+        self.inner
+            .lock()
+            .pick(now_ns)
+            .map(|(index, reason)| (index, reason.name()))
+            .map_err(|refusal| DataPlaneError::new_err(format!("no pick: {refusal:?}")))
+    }
+
+    fn finished(
+        &self,
+        index: usize,
+        now_ns: u64,
+        latency_ns: u64,
+        grpc_status: u32,
+    ) -> PyResult<()> {
+        let _ = now_ns;
+        self.inner
+            .lock()
+            .finished(index, latency_ns, grpc_status)
+            .map_err(raised)
+    }
+
+    fn snapshot<'py>(&self, py: Python<'py>) -> (u64, Bound<'py, PyBytes>) {
+        let inner = self.inner.lock();
+        let snapshot = inner.service().snapshot();
+        (snapshot.epoch, PyBytes::new(py, &rows::encode(&snapshot)))
+    }
+}
+
+/// The compiled extension.
+#[pymodule]
+mod _dataplane {
+
+    #[pymodule_export]
+    use super::{BindError, ConfigError, DataPlane, DataPlaneError, NotRunningError, Picker};
+
+    #[pymodule_export]
+    const ABI_VERSION: u32 = 1;
+}

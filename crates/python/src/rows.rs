@@ -1,0 +1,60 @@
+//! Live state as fixed-layout rows; the twin of `ENDPOINT_DTYPE` in `attnroute/dataplane.py`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use attnroute_dataplane::endpoint::Member;
+use attnroute_dataplane::service::Snapshot;
+
+/// Bytes of a row: 5 x u64, 4 x u32, 2 x f32.
+const ROW_BYTES: usize = 64;
+
+/// One little-endian row per endpoint, in index order.
+pub(crate) fn encode(snapshot: &Snapshot) -> Vec<u8> {
+    let weights = snapshot.weights();
+    let mut usable = vec![0_u32; snapshot.members.len()];
+    for index in &snapshot.usable {
+        usable[*index as usize] = 1;
+    }
+    let mut rows = Vec::with_capacity(snapshot.members.len() * ROW_BYTES);
+    for ((member, weight), usable) in snapshot.members.iter().zip(weights).zip(usable) {
+        let live = &member.endpoint.live;
+        let failing = live.failing.load(Relaxed);
+        let longs = [
+            member.endpoint.id,
+            live.picks.load(Relaxed),
+            live.successes.load(Relaxed),
+            live.failures.load(Relaxed),
+            live.latency_ns.load(Relaxed),
+        ];
+        let ints = [
+            live.in_flight.load(Relaxed),
+            live.connections.load(Relaxed),
+            usable,
+            u32::from(failing),
+        ];
+        rows.extend(longs.iter().flat_map(|value| value.to_le_bytes()));
+        rows.extend(ints.iter().flat_map(|value| value.to_le_bytes()));
+        rows.extend(
+            [member.static_weight, weight]
+                .iter()
+                .flat_map(|value| value.to_le_bytes()),
+        );
+    }
+    rows
+}
+
+/// What discovery said of each endpoint, as a JSON list in index order.
+pub(crate) fn describe(members: &[Member]) -> Vec<u8> {
+    let list: Vec<_> = members
+        .iter()
+        .map(|member| {
+            serde_json::json!({
+                "address": member.endpoint.name,
+                "static_weight": member.static_weight,
+                "zone": member.zone,
+                "labels": member.labels,
+            })
+        })
+        .collect();
+    serde_json::Value::Array(list).to_string().into_bytes()
+}

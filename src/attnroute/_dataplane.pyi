@@ -1,0 +1,75 @@
+"""Types of the compiled extension; `attnroute.dataplane` is its only importer.
+
+Configuration crosses as JSON bytes (the reference is `crates/dataplane/src/config.rs`), endpoint
+sets as full states, telemetry as fixed-layout rows for `numpy.frombuffer`. No callback, no async
+bridge, no Python object kept by Rust; every blocking call releases the GIL.
+"""
+
+from typing import Final, final
+
+ABI_VERSION: Final[int]
+"""Raised with every incompatible change of this boundary; checked at import."""
+
+class DataPlaneError(Exception): ...
+
+class ConfigError(DataPlaneError):
+    """args: (JSON path, message)."""
+
+class BindError(DataPlaneError):
+    """args: (listener name, address, where it is configured, operating-system message)."""
+
+class NotRunningError(DataPlaneError): ...
+
+@final
+class DataPlane:
+    """Forward path and pickers. Thread-safe; refuses use after fork."""
+
+    def __new__(cls, config: bytes, seed: int, log_format: str = "json") -> DataPlane:
+        """Validates, binds nothing, starts no thread. log_format: `json` or `text`."""
+
+    def start(self) -> dict[str, str]:
+        """Binds every listener, starts the data threads. Returns listener name -> bound address."""
+
+    def apply_policy(self, config: bytes) -> int:
+        """All or nothing; returns the policy epoch. Endpoint sets of services that stay are kept."""
+
+    def bound(self) -> dict[str, str]:
+        """Listener name -> bound address, now."""
+
+    def apply_endpoints(self, service: str, endpoints: bytes) -> int:
+        """Full set, `{"endpoints": [{"address", "static_weight", "zone", "labels"}]}`; returns the
+        endpoint epoch, unchanged if the set did not change."""
+
+    def endpoints(self, service: str) -> tuple[int, bytes]:
+        """(endpoint epoch, JSON list of {address, static_weight, zone, labels}) in index order."""
+
+    def snapshot(self, service: str) -> tuple[int, bytes]:
+        """(endpoint epoch, ENDPOINT_DTYPE rows in index order): live counters, read now."""
+
+    def metrics(self) -> bytes:
+        """Prometheus text, format 0.0.4, of everything the data plane counts."""
+
+    def pending(self) -> list[str]:
+        """What readiness still waits for: `listeners`, `endpoints of <service>`; empty when ready."""
+
+    def drain(self, linger_ms: int, limit_ms: int) -> bool:
+        """Blocks. Goes on accepting until no client connection has been open for 1 s or linger_ms
+        is over, then stops accepting, sends GOAWAY, finishes until limit_ms in all, then answers
+        UNAVAILABLE. True if every call finished by itself."""
+
+    def stop(self) -> None:
+        """Joins all threads; idempotent; also called at exit."""
+
+@final
+class Picker:
+    """The same picker without sockets, for the simulator, tests and replay: time is an argument."""
+
+    def __new__(cls, service_config: bytes, seed: int) -> Picker: ...
+    def apply_endpoints(self, endpoints: bytes) -> int: ...
+    def set_failing(self, index: int, failing: bool) -> None:
+        """What the pool reports when connects to an endpoint fail, or succeed again."""
+    def pick(self, now_ns: int) -> tuple[int, str]:
+        """(endpoint index, reason), counted as in flight until `finished`.
+        Raises DataPlaneError if no endpoint can take a call."""
+    def finished(self, index: int, now_ns: int, latency_ns: int, grpc_status: int) -> None: ...
+    def snapshot(self) -> tuple[int, bytes]: ...
