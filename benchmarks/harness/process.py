@@ -67,7 +67,7 @@ class Child:
         return self._process.pid
 
     def pids(self) -> list[int]:
-        """The leader and its descendants (nginx forwards in a worker process)."""
+        """The leader and its descendants, whatever a proxy forks."""
         return process_tree(self.pid)
 
     def cpu(self) -> CpuTime:

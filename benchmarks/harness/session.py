@@ -91,7 +91,9 @@ def _positive(text: str) -> int:
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 fine, 1 the run failed, 2 bad usage, 130 interrupted."""
     options = parse_options(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell that starts this in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         run = measure(options, command=" ".join(["benchmarks/run.py", *argv]))
     except BenchmarkError as error:
@@ -116,7 +118,10 @@ def _relative(path: Path) -> Path:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does: through the stacks that stop every child."""
+    """Both signals end a run through the stacks that stop every child; only the first
+    counts, so that an impatient second one cannot leave a child behind."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

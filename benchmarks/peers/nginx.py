@@ -1,4 +1,4 @@
-"""nginx: one worker, least_conn. Its gRPC side carries one call per connection at a time.
+"""nginx: one process, least_conn. Its gRPC side carries one call per connection at a time.
 
 `max_fails=0`: an endpoint that answers before it has read the call's body resets the stream, which
 nginx takes for a failure of the endpoint and would then refuse every call.
@@ -13,7 +13,7 @@ from benchmarks.peers import Launch, Peer, free_ports
 
 _CONFIG = """\
 daemon off;
-worker_processes 1;
+master_process off;
 pid nginx.pid;
 error_log stderr crit;
 worker_rlimit_nofile 16384;
@@ -41,7 +41,7 @@ http {
 
 
 def start(launch: Launch, stack: ExitStack) -> Peer:
-    """Start nginx with a master and one worker, as it is run in service."""
+    """Start nginx as one process: a worker would outlive a master that is killed."""
     (port,) = free_ports(1)
     text = _CONFIG % {
         "port": port,
