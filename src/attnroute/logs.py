@@ -17,7 +17,7 @@ from typing import Any, TextIO
 FORMATS = ("json", "text")
 
 # The names the data plane's logger has, so that a filter on `level` holds for both.
-_LEVELS = {"WARNING": "WARN", "CRITICAL": "ERROR"}
+_LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 
 
 def fields(**values: object) -> Mapping[str, object]:
@@ -51,11 +51,11 @@ def configure(log_format: str, level: int = logging.INFO) -> None:
 
 def _timestamp(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _level(record: logging.LogRecord) -> str:
-    return _LEVELS.get(record.levelname, record.levelname)
+    return _LEVELS.get(record.levelname, record.levelname.lower())
 
 
 class JsonFormatter(logging.Formatter):
@@ -77,13 +77,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`time level target: message key=value ...`."""
+    """`time level target message key=value ...`, values as JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as text; an exception follows on lines of its own."""
-        head = f"{_timestamp(record)} {_level(record):5} {record.name}: {record.getMessage()}"
-        pairs = (f"{key}={value}" for key, value in getattr(record, "fields", {}).items())
-        text = " ".join([head, *pairs])
+        parts = [_timestamp(record), _level(record), record.name, record.getMessage()]
+        for key, value in getattr(record, "fields", {}).items():
+            parts.append(f"{key}={json.dumps(value, default=str, ensure_ascii=False)}")
+        text = " ".join(parts)
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text

@@ -6,7 +6,7 @@ whose message says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -69,7 +69,7 @@ class AdminClient:
 
     def watch_weights(
         self, service: str, request_class: str = "", *, min_interval_ms: int = 0
-    ) -> Iterator[pb.GetWeightsResponse]:
+    ) -> Generator[pb.GetWeightsResponse, None, None]:
         """The weights now and after each change, until closed. Raises AdminError."""
         request = pb.WatchWeightsRequest(
             service=service, request_class=request_class, min_interval_ms=min_interval_ms

@@ -312,5 +312,6 @@ def _comparable(info: ServiceInfo, snapshot: ServiceSnapshot) -> tuple[object, .
 
 
 def _timestamp(wall_s: float) -> Timestamp:
-    seconds, nanos = divmod(round(wall_s * 1e9), 1_000_000_000)
-    return Timestamp(seconds=seconds, nanos=nanos)
+    # A float of today's date holds no more than microseconds.
+    seconds, micros = divmod(round(wall_s * 1e6), 1_000_000)
+    return Timestamp(seconds=seconds, nanos=micros * 1000)

@@ -73,9 +73,15 @@ class Sources:
     """The running resolvers; made and used on one event loop."""
 
     def __init__(
-        self, sink: EndpointSink, events: SourceEvents, on_change: Callable[[], None]
+        self,
+        sink: EndpointSink,
+        events: SourceEvents,
+        on_change: Callable[[], None],
+        *,
+        restart_delay_s: float = RESTART_DELAY_S,
     ) -> None:
         """on_change is called after each answer of a source."""
+        self._restart_delay_s = restart_delay_s
         self._sink = sink
         self._events = events
         self._on_change = on_change
@@ -133,7 +139,7 @@ class Sources:
                 self._failed(source, f"the source broke: {error!r}")
             else:
                 return
-            await asyncio.sleep(RESTART_DELAY_S)
+            await asyncio.sleep(self._restart_delay_s)
 
     def _take(self, source: _Source, resolved: Resolved) -> None:
         if not isinstance(resolved, EndpointSet):

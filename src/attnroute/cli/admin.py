@@ -1,0 +1,32 @@
+"""What the commands that ask a running sidecar share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from attnroute.admin.client import AdminClient
+
+
+def admin_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option `--admin`. Repeats two constants of attnroute.admin.client, because `--help` need
+    not load gRPC for them; a test holds them together."""
+    return click.option(
+        "--admin",
+        metavar="ADDRESS",
+        default="127.0.0.1:15010",
+        envvar="ATTNROUTE_ADMIN",
+        show_default=True,
+        show_envvar=True,
+        help="Admin gRPC address of the sidecar, `ip:port` or `unix:/path`.",
+    )(command)
+
+
+def open_client(address: str) -> AdminClient:
+    """A client of the sidecar there; gRPC is loaded only now."""
+    from attnroute.admin.client import AdminClient
+
+    return AdminClient(address)

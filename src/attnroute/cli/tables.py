@@ -1,0 +1,139 @@
+"""Answers of the admin API as tables and as JSON documents: pure functions of a message."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnroute._proto.admin.v1 import admin_pb2 as pb
+
+_NONE = "-"
+
+_STATES: dict[int, tuple[str, str]] = {
+    pb.ENDPOINT_STATE_USABLE: ("usable", "green"),
+    pb.ENDPOINT_STATE_CONNECT_FAILING: ("connect failing", "red"),
+    pb.ENDPOINT_STATE_WEIGHT_ZERO: ("weight zero", "yellow"),
+}
+
+
+def make_console() -> Console:
+    """Standard output; colours only on a terminal and without NO_COLOR. Piped output is not cut to
+    the width of a terminal that is not there."""
+    if sys.stdout.isatty():
+        return Console(no_color=True if os.environ.get("NO_COLOR") else None)
+    return Console(no_color=True, width=200)
+
+
+def state_name(state: int) -> str:
+    """The state in words, as in the policy reference."""
+    return _STATES.get(state, ("unknown", ""))[0]
+
+
+def weights_table(answer: pb.GetWeightsResponse) -> Table:
+    """One row per endpoint and request class."""
+    table = _table(f"{answer.service}: {answer.balancer}, endpoint epoch {answer.endpoint_epoch}")
+    many = len(answer.classes) > 1
+    if many:
+        table.add_column("request class", overflow="fold")
+    table.add_column("endpoint", overflow="fold", min_width=15)
+    for heading in ("weight", "share", "in flight"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for weights in answer.classes:
+        for row in weights.endpoints:
+            share = _percent(row.share) if row.HasField("share") else _NONE
+            cells: list[str | Text] = [weights.request_class] if many else []
+            cells += [row.address, _percent(row.weight), share, str(row.in_flight)]
+            table.add_row(*cells, _state(row.state))
+    return table
+
+
+def weights_document(answer: pb.GetWeightsResponse) -> dict[str, Any]:
+    """The answer as JSON: fractions as numbers, a share without picks as null."""
+    return {
+        "service": answer.service,
+        "balancer": answer.balancer,
+        "endpoint_epoch": answer.endpoint_epoch,
+        "read_at": answer.read_at.ToJsonString(),
+        "classes": [
+            {
+                "request_class": weights.request_class,
+                "endpoints": [
+                    {
+                        "address": row.address,
+                        "weight": row.weight,
+                        "share": row.share if row.HasField("share") else None,
+                        "state": state_name(row.state).replace(" ", "_"),
+                        "in_flight": row.in_flight,
+                    }
+                    for row in weights.endpoints
+                ],
+            }
+            for weights in answer.classes
+        ],
+    }
+
+
+def endpoints_table(answer: pb.ListEndpointsResponse) -> Table:
+    """One row per endpoint."""
+    table = _table(f"{answer.service}: endpoint epoch {answer.endpoint_epoch}")
+    table.add_column("endpoint", overflow="fold", min_width=15)
+    table.add_column("state", no_wrap=True)
+    table.add_column("zone", overflow="fold")
+    for heading in ("static weight", "in flight", "connections", "picks", "failures", "mean"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for row in answer.endpoints:
+        table.add_row(
+            row.address,
+            _state(row.state),
+            row.zone or _NONE,
+            f"{row.static_weight:g}",
+            str(row.in_flight),
+            str(row.connections),
+            str(row.picks_total),
+            str(row.failures_total),
+            f"{row.mean_latency_s * 1000:.1f} ms" if row.successes_total else _NONE,
+        )
+    return table
+
+
+def endpoints_document(answer: pb.ListEndpointsResponse) -> dict[str, Any]:
+    """The answer as JSON."""
+    return {
+        "service": answer.service,
+        "endpoint_epoch": answer.endpoint_epoch,
+        "endpoints": [
+            {
+                "address": row.address,
+                "state": state_name(row.state).replace(" ", "_"),
+                "zone": row.zone,
+                "labels": dict(row.labels),
+                "static_weight": row.static_weight,
+                "in_flight": row.in_flight,
+                "connections": row.connections,
+                "picks_total": row.picks_total,
+                "successes_total": row.successes_total,
+                "failures_total": row.failures_total,
+                "mean_latency_s": row.mean_latency_s,
+            }
+            for row in answer.endpoints
+        ],
+    }
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction * 100:.1f} %"
+
+
+def _state(state: int) -> Text:
+    name, style = _STATES.get(state, ("unknown", ""))
+    return Text(name, style=style)

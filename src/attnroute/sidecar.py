@@ -1,0 +1,538 @@
+"""The sidecar process: builds everything, owns start, reload, drain and stop.
+
+The data plane forwards on threads of its own; this module is the control side, one asyncio loop on
+the main thread. Order of a start: policy, endpoint sources, data plane, first endpoint sets,
+listeners, admin, ports file, ready. Order of a stop: not ready, drain, sources, admin, data plane;
+metrics are served until the drain is over. A reload is all or nothing: until the data plane took
+the new policy, nothing of the old one is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from attnroute import __version__, logs
+from attnroute.admin.http import HttpServer, Readiness, make_app
+from attnroute.admin.metrics import ControlMetrics, join
+from attnroute.admin.server import AdminServer
+from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
+from attnroute.clock import Clock, SystemClock
+from attnroute.dataplane import BindError, ConfigError, DataPlane
+from attnroute.discovery.base import Resolver
+from attnroute.discovery.file import FileResolver
+from attnroute.discovery.sources import SourcePlan, Sources
+from attnroute.discovery.static import StaticResolver
+from attnroute.errors import AttnrouteError, InvalidFileError, PolicyError, Problem, StartError
+from attnroute.logs import fields
+from attnroute.policy.compile import compile_policy
+from attnroute.policy.load import (
+    POLICY_LIMITS,
+    LoadedPolicy,
+    effective_yaml,
+    load_policy,
+    parse_endpoints,
+)
+from attnroute.policy.schema import EndpointSource, Service
+from attnroute.policy.watch import FileWatcher, watch_policy
+from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
+
+__all__ = ["Options", "run"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_INTERRUPTED = 130
+
+FIRST_ANSWERS_TIMEOUT_S = 5.0
+"""How long the listeners wait for the sources' first answers; what is missing then is waited for
+in `/readyz`, so that a slow source of one service does not keep the others from serving."""
+
+READY_POLL_S = 1.0
+RESTART_DELAY_S = 5.0
+
+# What a running process cannot change: sockets of admin, and the number of data threads.
+_FIXED = (
+    ("admin", "grpc"),
+    ("admin", "socket"),
+    ("admin", "http"),
+    ("data_plane", "threads"),
+    ("data_plane", "busy_poll"),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the process was called."""
+
+    config: Path
+    ports_file: Path | None = None
+    log_format: str = "json"
+
+
+class Plane(Protocol):
+    """What the sidecar uses of the data plane (attnroute._dataplane.DataPlane)."""
+
+    def start(self) -> dict[str, str]: ...
+    def apply_policy(self, config: bytes) -> int: ...
+    def bound(self) -> dict[str, str]: ...
+    def apply_endpoints(self, service: str, endpoints: bytes) -> int: ...
+    def endpoints(self, service: str) -> tuple[int, bytes]: ...
+    def snapshot(self, service: str) -> tuple[int, bytes]: ...
+    def metrics(self) -> bytes: ...
+    def pending(self) -> list[str]: ...
+    def drain(self, linger_ms: int, limit_ms: int) -> bool: ...
+    def stop(self) -> None: ...
+
+
+def run(options: Options) -> int:
+    """Runs a sidecar until it is told to stop; returns the exit code."""
+    logs.configure(options.log_format)
+    # gRPC's core writes lines of its own format to stderr; what matters in them we say ourselves.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    return asyncio.run(_main(options))
+
+
+async def _main(options: Options) -> int:
+    loop = asyncio.get_running_loop()
+    workers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="attnroute-work")
+    loop.set_default_executor(workers)
+    stops = StopSignals(loop)
+    try:
+        loaded = await asyncio.to_thread(load_policy, options.config)
+        logger.info(
+            "sidecar starts",
+            extra=fields(version=__version__, policy=str(loaded.path), sha256=loaded.sha256),
+        )
+        plane = _make_plane(loaded, options.log_format)
+        sidecar = Sidecar(options, loaded, plane, SystemClock())
+        try:
+            await stops.unless_stopped(sidecar.start())
+            number = await stops.first()
+            await sidecar.drain(number, stops)
+        finally:
+            await sidecar.close()
+    except InvalidFileError as error:
+        for problem in error.problems:
+            logger.error("%s", problem)
+        return error.exit_code
+    except AttnrouteError as error:
+        logger.error("%s", error)
+        return error.exit_code
+    logger.info("sidecar stopped", extra=fields(signal=number.name))
+    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK
+
+
+def _make_plane(loaded: LoadedPolicy, log_format: str) -> DataPlane:
+    seed = int.from_bytes(os.urandom(8), "little")
+    try:
+        return DataPlane(compile_policy(loaded), seed, log_format)
+    except ConfigError as error:
+        raise _refused(loaded, error) from error
+
+
+class StopSignals:
+    """SIGTERM and SIGINT as something to wait for; the first drains, the second cuts it short."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._received: list[signal.Signals] = []
+        self._changed = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._receive, number)
+        # Until a policy is in force there is nothing to reload, but the signal must not kill.
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+    def _receive(self, number: signal.Signals) -> None:
+        self._received.append(number)
+        self._changed.set()
+
+    async def first(self) -> signal.Signals:
+        """Waits for the first one."""
+        await self._wait_for(1)
+        return self._received[0]
+
+    async def second(self) -> signal.Signals:
+        """Waits for the second one."""
+        await self._wait_for(2)
+        return self._received[1]
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Waits for `work`, but not once a signal came: then it is cancelled."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.first())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+
+    async def _wait_for(self, count: int) -> None:
+        while len(self._received) < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Sidecar:
+    """Everything of one process; made and used on one event loop."""
+
+    def __init__(self, options: Options, loaded: LoadedPolicy, plane: Plane, clock: Clock) -> None:
+        self._options = options
+        self._loaded = loaded
+        self._plane = plane
+        self._clock = clock
+        self._generation = 0
+        self._applied_at_s = 0.0
+        self._rejected = ""
+        self._ready = False
+        self._draining = False
+        self._bound = False
+        self._admin_bound: dict[str, str | None] = {}
+        self._state_changed = asyncio.Event()
+        self._reload_wanted = asyncio.Event()
+        self._new_content: bytes | None = None
+        # Hash of the content that was looked at last, in force or not.
+        self._considered = loaded.sha256
+        self._watcher = FileWatcher()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._metrics = ControlMetrics(__version__)
+        self._telemetry = Telemetry(plane, clock)
+        self._sources = Sources(plane, self._metrics, self._state_changed.set)
+        service = AdminService(
+            self,
+            self._telemetry,
+            clock,
+            on_limit_hit=lambda limit: self._metrics.admin_limit_hits.labels(limit).inc(),
+        )
+        self._metrics.watch_streams(lambda: service.watches)
+        self._admin = AdminServer(service)
+        self._http = HttpServer(make_app(self, __version__))
+
+    # What admin and the HTTP pages see.
+
+    def services(self) -> list[ServiceInfo]:
+        """attnroute.admin.service.ControlView."""
+        return [
+            self._service_info(name, service)
+            for name, service in self._loaded.policy.services.items()
+        ]
+
+    def config(self) -> ConfigInfo:
+        """attnroute.admin.service.ControlView."""
+        return ConfigInfo(
+            policy_yaml=effective_yaml(self._loaded.policy),
+            sha256=self._loaded.sha256,
+            source=str(self._loaded.path),
+            generation=self._generation,
+            applied_at_s=self._applied_at_s,
+            rejected=self._rejected,
+        )
+
+    def readiness(self) -> Readiness:
+        """Ready stays ready until the drain: a source that is lost later costs no readiness."""
+        ready = self._ready and not self._draining
+        waiting = () if self._ready or self._draining else tuple(self._waiting_for())
+        return Readiness(ready=ready, draining=self._draining, waiting_for=waiting)
+
+    def exposition(self) -> bytes:
+        """attnroute.admin.http.HttpView."""
+        return join((self._plane.metrics(), self._metrics.render()))
+
+    def _service_info(self, name: str, service: Service) -> ServiceInfo:
+        status = self._sources.status(name)
+        return ServiceInfo(
+            name=name,
+            authorities=tuple(service.authorities),
+            balancer=service.balancer.type,
+            source=status.name,
+            source_error=status.error,
+        )
+
+    def _waiting_for(self) -> list[str]:
+        waiting = self._plane.pending()
+        if not self._bound and "listeners" not in waiting:
+            waiting = ["listeners", *waiting]
+        reasons = []
+        for item in waiting:
+            error = self._sources.status(item.removeprefix("endpoints of ")).error
+            reasons.append(f"{item}: {error}" if error else item)
+        return reasons
+
+    # Start.
+
+    async def start(self) -> None:
+        """Brings everything up; returns when it serves, ready or not. Raises StartError."""
+        if self._options.ports_file is not None:
+            self._options.ports_file.unlink(missing_ok=True)
+        self._in_force(self._loaded)
+        self._sources.replace(self._source_plans(self._loaded))
+        await self._sources.first_answers(FIRST_ANSWERS_TIMEOUT_S)
+        try:
+            listeners = await asyncio.to_thread(self._plane.start)
+        except BindError as error:
+            raise _cannot_bind(error) from error
+        self._bound = True
+        await self._start_admin()
+        logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._want_reload, None)
+        for work in (self._become_ready, self._tick, self._watch_file, self._reload_when_wanted):
+            self._tasks.append(asyncio.create_task(self._keep_running(work)))
+
+    async def _start_admin(self) -> None:
+        admin = self._loaded.policy.admin
+        grpc = self._admin.bind(admin.grpc, self._position("admin", "grpc"))
+        socket = None
+        if admin.socket is not None:
+            path = f"unix:{admin.socket.removeprefix('unix:')}"
+            socket = self._admin.bind(path, self._position("admin", "socket"))
+        http = self._http.bind(admin.http, self._position("admin", "http"))
+        self._admin_bound = {"grpc": grpc, "socket": socket, "http": http}
+        await self._admin.start()
+        await self._http.start()
+
+    async def _become_ready(self) -> None:
+        while True:
+            self._state_changed.clear()
+            waiting = self._waiting_for()
+            if not waiting:
+                break
+            try:
+                await asyncio.wait_for(self._state_changed.wait(), READY_POLL_S)
+            except TimeoutError:
+                continue
+        self._ready = True
+        await self._admin.set_ready(True)
+        if self._options.ports_file is not None:
+            self._write_ports(self._options.ports_file)
+        logger.info("ready")
+
+    def _write_ports(self, path: Path) -> None:
+        ports = {
+            "listeners": self._plane.bound(),
+            "admin": self._admin_bound,
+            "pid": os.getpid(),
+        }
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+        fresh.write_text(json.dumps(ports) + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+    # While it runs.
+
+    async def _tick(self) -> None:
+        while True:
+            began_s = time.perf_counter()
+            self._telemetry.sample(self._loaded.policy.services)
+            self._metrics.tick_duration.observe(time.perf_counter() - began_s)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _watch_file(self) -> None:
+        changes = watch_policy(
+            self._options.config, known_sha256=self._considered, watcher=self._watcher
+        )
+        async with aclosing(changes):
+            async for content in changes:
+                self._want_reload(content)
+
+    def _want_reload(self, content: bytes | None) -> None:
+        """The newest wish wins: an older content has no claim to be in force."""
+        self._new_content = content
+        self._reload_wanted.set()
+
+    async def _reload_when_wanted(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            await self._reload(self._new_content)
+
+    async def _reload(self, seen: bytes | None) -> None:
+        """Brings the policy file into force, or says why not and changes nothing.
+
+        seen: what the watcher saw, empty for a file that is gone; None reads the file.
+        """
+        content = seen or await asyncio.to_thread(_read_policy, self._options.config)
+        digest = "" if content is None else hashlib.sha256(content).hexdigest()
+        if seen is not None and digest == self._considered:
+            return  # SIGHUP was faster than the watcher
+        self._considered = digest
+        try:
+            loaded = await asyncio.to_thread(load_policy, self._options.config, content)
+            if loaded.sha256 == self._loaded.sha256:
+                self._rejected = ""
+                self._metrics.policy_reloaded("unchanged")
+                logger.info("policy unchanged", extra=fields(sha256=loaded.sha256))
+                return
+            _refuse_fixed_changes(self._loaded, loaded)
+            compiled = await asyncio.to_thread(compile_policy, loaded)
+            try:
+                # On the loop, so that no admin call sees the new data plane with the old policy.
+                self._plane.apply_policy(compiled)
+            except ConfigError as error:
+                raise _refused(loaded, error) from error
+            except BindError as error:
+                raise _cannot_bind(error) from error
+        except AttnrouteError as error:
+            self._rejected = str(error)
+            self._metrics.policy_reloaded("rejected")
+            logger.error(
+                "policy rejected; the last good one stays in force",
+                extra=fields(problems=str(error).splitlines(), in_force=self._loaded.sha256),
+            )
+            return
+        self._in_force(loaded)
+        self._metrics.policy_reloaded("applied")
+        self._sources.replace(self._source_plans(loaded))
+
+    def _in_force(self, loaded: LoadedPolicy) -> None:
+        self._loaded = loaded
+        self._generation += 1
+        self._applied_at_s = self._clock.wall_s()
+        self._rejected = ""
+        self._metrics.policy_applied(loaded.sha256, self._generation, self._applied_at_s)
+        logger.info(
+            "policy in force", extra=fields(generation=self._generation, sha256=loaded.sha256)
+        )
+
+    def _source_plans(self, loaded: LoadedPolicy) -> Mapping[str, SourcePlan]:
+        return {
+            name: SourcePlan(
+                # A set that was too large is tried again once the limit is raised.
+                identity=(service.endpoints, service.limits.max_endpoints),
+                make=partial(self._make_resolver, service.endpoints, loaded),
+            )
+            for name, service in loaded.policy.services.items()
+        }
+
+    def _make_resolver(self, source: EndpointSource, loaded: LoadedPolicy) -> Resolver:
+        if source.static is not None:
+            return StaticResolver(endpoint.spec() for endpoint in source.static)
+        assert source.file is not None, "the schema allows exactly one source"
+        return FileResolver(
+            loaded.resolve(source.file),
+            refresh_s=source.refresh.total_seconds(),
+            follow=self._watcher.follow,
+            parse=parse_endpoints,
+        )
+
+    async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Starts `work` again when it fails: a fault in one task of the control side must not end
+        the others, and the data plane depends on none."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                logger.exception(
+                    "a control task failed; it starts again", extra=fields(task=work.__name__)
+                )
+            else:
+                return
+            await asyncio.sleep(RESTART_DELAY_S)
+
+    def _position(self, *keys: str | int) -> str:
+        line, column = self._loaded.position(keys)
+        return f"{self._loaded.path}:{line}:{column}"
+
+    # Stop.
+
+    async def drain(self, number: signal.Signals, stops: StopSignals) -> None:
+        """Lets calls finish as the policy says; a second signal ends them now."""
+        settings = self._loaded.policy.drain
+        linger_ms, limit_ms = _ms(settings.linger), _ms(settings.limit)
+        self._draining = True
+        await self._admin.set_ready(False)
+        logger.info(
+            "draining",
+            extra=fields(signal=number.name, linger_ms=linger_ms, limit_ms=limit_ms),
+        )
+        # Threads of its own: two drains may run at once, and neither may wait behind other work.
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="attnroute-drain") as threads:
+            loop = asyncio.get_running_loop()
+            drained = loop.run_in_executor(threads, self._plane.drain, linger_ms, limit_ms)
+            hurried = asyncio.ensure_future(stops.second())
+            either: set[asyncio.Future[Any]] = {drained, hurried}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if drained.done():
+                hurried.cancel()
+                finished = drained.result()
+            else:
+                logger.warning("second signal; calls that are open end now")
+                finished = await loop.run_in_executor(threads, self._plane.drain, 0, 0)
+                # Once its connections are gone the first drain ends within its quiet second.
+                await drained
+        if finished:
+            logger.info("drained; every call finished")
+        else:
+            logger.warning("drain is over; calls that were still open ended UNAVAILABLE")
+
+    async def close(self) -> None:
+        """Stops everything that was started; the data plane last."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sources.close()
+        await self._admin.stop()
+        await self._http.stop()
+        await asyncio.to_thread(self._plane.stop)
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _read_policy(path: Path) -> bytes | None:
+    """The file's bytes, a little more than its limit at most; None if it cannot be read, for
+    `load_policy` to say why."""
+    try:
+        with path.open("rb") as file:
+            return file.read(POLICY_LIMITS.bytes_max + 1)
+    except OSError:
+        return None
+
+
+def _refuse_fixed_changes(old: LoadedPolicy, new: LoadedPolicy) -> None:
+    """Raises PolicyError if `new` changes what only a restart can."""
+    problems = []
+    for part, key in _FIXED:
+        before = getattr(getattr(old.policy, part), key)
+        after = getattr(getattr(new.policy, part), key)
+        if before != after:
+            line, column = new.position((part, key))
+            problems.append(
+                Problem(
+                    str(new.path),
+                    line,
+                    column,
+                    f"`{part}.{key}` changes from `{before}` to `{after}`, which needs a restart; "
+                    f"restart the sidecar or change it back",
+                )
+            )
+    if problems:
+        raise PolicyError(problems)
+
+
+def _refused(loaded: LoadedPolicy, error: ConfigError) -> PolicyError:
+    """The data plane checks again; what only it refuses has no better position than the file."""
+    place, reason = error.args
+    message = f"the data plane refuses `{place}`: {reason}"
+    return PolicyError([Problem(str(loaded.path), 1, 1, message)])
+
+
+def _cannot_bind(error: BindError) -> StartError:
+    name, address, source, reason = error.args
+    return StartError(
+        f"{source}: cannot bind listener `{name}` to `{address}`: {reason}; free the address or "
+        f"configure another"
+    )

@@ -1,0 +1,61 @@
+"""An admin service over a fake data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.support.fake_plane import FakePlane
+
+from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
+from attnroute.clock import ManualClock
+from attnroute.telemetry.snapshot import Telemetry
+
+CART = ServiceInfo(
+    name="cart",
+    authorities=("cart", "cart:*"),
+    balancer="least_request",
+    source="static",
+    source_error="",
+)
+CONFIG = ConfigInfo(
+    policy_yaml="listeners: []\n",
+    sha256="ab" * 32,
+    source="policy.yaml",
+    generation=3,
+    applied_at_s=1_700_000_000.25,
+    rejected="",
+)
+
+
+class Control:
+    """What the sidecar would say."""
+
+    def __init__(self, *services: ServiceInfo) -> None:
+        self.known: list[ServiceInfo] = list(services)
+        self.in_force = CONFIG
+
+    def services(self) -> Sequence[ServiceInfo]:
+        return self.known
+
+    def config(self) -> ConfigInfo:
+        return self.in_force
+
+
+class World:
+    """One service `cart` with two endpoints, and `empty` without any."""
+
+    def __init__(self, *, watches_max: int = 4) -> None:
+        self.plane = FakePlane("cart", "empty")
+        self.plane.add("cart", "10.0.0.1:1", "10.0.0.2:1")
+        self.control = Control(CART, replace(CART, name="empty"))
+        self.clock = ManualClock()
+        self.telemetry = Telemetry(self.plane, self.clock)
+        self.hits: list[str] = []
+        self.service = AdminService(
+            self.control,
+            self.telemetry,
+            self.clock,
+            watches_max=watches_max,
+            on_limit_hit=self.hits.append,
+        )

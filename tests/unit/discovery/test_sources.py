@@ -1,0 +1,201 @@
+"""Sources of endpoints side by side: one set per service, faults kept apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.fake_plane import FakePlane
+from tests.support.wait import patiently, until
+
+from attnroute.discovery.base import EndpointSet, EndpointSpec, Resolved, ResolveFailure
+from attnroute.discovery.sources import SourcePlan, Sources, SourceStatus
+
+
+class Scripted:
+    """A resolver that yields what is put in; an exception is raised, None ends it."""
+
+    def __init__(self, name: str = "file") -> None:
+        self.name = name
+        self.steps: asyncio.Queue[Resolved | Exception | None] = asyncio.Queue()
+        self.watches = 0
+
+    def gives(self, *addresses: str) -> None:
+        self.steps.put_nowait(EndpointSet(tuple(EndpointSpec(address) for address in addresses)))
+
+    def fails(self, reason: str) -> None:
+        self.steps.put_nowait(ResolveFailure(reason))
+
+    async def watch(self) -> AsyncIterator[Resolved]:
+        self.watches += 1
+        while True:
+            step = await self.steps.get()
+            if step is None:
+                return
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+
+class Events:
+    """What was counted, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def source_updated(self, service: str, source: str) -> None:
+        self.seen.append(("updated", service, source))
+
+    def source_failed(self, service: str, source: str) -> None:
+        self.seen.append(("failed", service, source))
+
+    def source_gone(self, service: str, source: str) -> None:
+        self.seen.append(("gone", service, source))
+
+
+class World:
+    def __init__(self, *services: str) -> None:
+        self.plane = FakePlane(*services)
+        self.events = Events()
+        self.changes = 0
+        self.sources = Sources(self.plane, self.events, self._changed, restart_delay_s=0.0)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def addresses(self, service: str) -> list[str]:
+        epoch, _ = self.plane.snapshot(service)
+        _, listed = self.plane.endpoints(service)
+        return [entry["address"] for entry in json.loads(listed)] if epoch else []
+
+
+def plan(resolver: Scripted, identity: object = "same") -> SourcePlan:
+    return SourcePlan(identity, lambda: resolver)
+
+
+async def test_sets_reach_the_data_plane() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1", "10.0.0.2:1")
+    await patiently(world.sources.first_answers(60), "the first answers")
+    assert world.addresses("cart") == ["10.0.0.1:1", "10.0.0.2:1"]
+    assert world.events.seen == [("updated", "cart", "file")]
+    assert world.changes == 1
+    await world.sources.close()
+
+
+async def test_a_failure_keeps_the_set_and_its_reason() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1")
+    resolver.fails("no such file")
+    await until(lambda: world.sources.status("cart").error, "the failure")
+    assert world.addresses("cart") == ["10.0.0.1:1"]
+    assert world.sources.status("cart") == SourceStatus("file", "no such file")
+    resolver.gives("10.0.0.2:1")
+    await until(lambda: not world.sources.status("cart").error, "the recovery")
+    assert world.addresses("cart") == ["10.0.0.2:1"]
+    assert [kind for kind, *_ in world.events.seen] == ["updated", "failed", "updated"]
+    await world.sources.close()
+
+
+async def test_an_empty_set_is_an_answer() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1")
+    resolver.gives()
+    await until(lambda: len(world.events.seen) == 2, "both sets")
+    assert world.addresses("cart") == []
+    assert world.sources.status("cart").error == ""
+    await world.sources.close()
+
+
+async def test_a_set_the_data_plane_refuses_is_a_failure() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1")
+    await patiently(world.sources.first_answers(60), "the first answers")
+    world.plane.refuse["cart"] = "3 endpoints, the limit is 2"
+    resolver.gives("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
+    await until(lambda: world.sources.status("cart").error, "the failure")
+    assert world.sources.status("cart").error == "endpoints: 3 endpoints, the limit is 2"
+    assert world.addresses("cart") == ["10.0.0.1:1"]
+    await world.sources.close()
+
+
+async def test_a_failure_counts_as_a_first_answer() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.fails("no such file")
+    await patiently(world.sources.first_answers(3600), "the first answers")
+    await world.sources.close()
+
+
+async def test_a_silent_source_does_not_hold_up_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, silent, quick = World("cart", "search"), Scripted(), Scripted()
+    world.sources.replace({"cart": plan(silent), "search": plan(quick)})
+    quick.gives("10.0.0.1:1")
+    await until(lambda: world.addresses("search"), "the quick one")
+    await patiently(world.sources.first_answers(0.01), "the end of the wait")
+    assert "endpoint sources are slow" in caplog.text
+    await world.sources.close()
+
+
+async def test_an_unchanged_source_goes_on_and_a_changed_one_is_replaced() -> None:
+    world = World("cart", "search")
+    old, kept, new = Scripted("static"), Scripted(), Scripted()
+    world.sources.replace({"cart": plan(old, "a"), "search": plan(kept, "s")})
+    old.gives("10.0.0.1:1")
+    kept.gives("10.0.0.7:1")
+    await patiently(world.sources.first_answers(60), "the first answers")
+    world.sources.replace({"cart": plan(new, "b"), "search": plan(Scripted(), "s")})
+    # Until the new source has answered, the old set serves.
+    assert world.addresses("cart") == ["10.0.0.1:1"]
+    new.gives("10.0.0.2:1")
+    kept.gives("10.0.0.8:1")
+    await until(lambda: world.addresses("cart") == ["10.0.0.2:1"], "the new set")
+    await until(lambda: world.addresses("search") == ["10.0.0.8:1"], "the kept source")
+    assert kept.watches == 1
+    assert ("gone", "cart", "static") in world.events.seen
+    await world.sources.close()
+
+
+async def test_a_service_that_goes_takes_its_source_along() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1")
+    await patiently(world.sources.first_answers(60), "the first answers")
+    world.sources.replace({})
+    assert world.events.seen[-1] == ("gone", "cart", "file")
+    assert world.sources.status("cart") == SourceStatus("", "")
+    before = set(asyncio.all_tasks())
+    await world.sources.close()
+    await until(lambda: len(asyncio.all_tasks() & before) <= 1, "the task to be gone")
+
+
+async def test_a_resolver_that_breaks_is_started_again() -> None:
+    world, resolver = World("cart"), Scripted()
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.steps.put_nowait(RuntimeError("a fault of ours"))
+    await until(lambda: world.sources.status("cart").error, "the failure")
+    assert "a fault of ours" in world.sources.status("cart").error
+    resolver.gives("10.0.0.1:1")
+    await until(lambda: world.addresses("cart"), "the set after the restart")
+    assert resolver.watches == 2
+    await world.sources.close()
+
+
+async def test_a_source_that_ends_keeps_its_set() -> None:
+    world, resolver = World("cart"), Scripted("static")
+    world.sources.replace({"cart": plan(resolver)})
+    resolver.gives("10.0.0.1:1")
+    resolver.steps.put_nowait(None)
+    await until(resolver.steps.empty, "the end")
+    await patiently(world.sources.first_answers(60), "the first answers")
+    assert world.addresses("cart") == ["10.0.0.1:1"]
+    assert world.sources.status("cart") == SourceStatus("static", "")
+    await world.sources.close()
