@@ -18,6 +18,7 @@ pub mod balancer;
 pub mod clock;
 pub mod config;
 pub mod deadline;
+mod drain;
 pub mod endpoint;
 pub mod error;
 mod fault;

@@ -8,7 +8,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,15 +27,6 @@ use crate::rng::Rng;
 use crate::route::Authorities;
 use crate::service::Service;
 use crate::stats::Stats;
-
-/// How often a drain looks whether it is over.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
-
-/// How long no client connection must have been open for a drain to go on.
-const DRAIN_QUIET: Duration = Duration::from_secs(1);
-
-/// What is left of a drain for calls that were answered UNAVAILABLE at its limit.
-const DRAIN_LAST: Duration = Duration::from_secs(1);
 
 /// Which service takes which call, and the limits of clients. Replaced as a whole by a reload.
 #[derive(Debug)]
@@ -88,11 +78,11 @@ pub(crate) struct Activity {
 pub struct DataPlane {
     shared: Arc<Shared>,
     clock: Clock,
-    control: Mutex<Control>,
+    pub(crate) control: Mutex<Control>,
 }
 
 #[derive(Debug)]
-struct Control {
+pub(crate) struct Control {
     config: Config,
     policy_epoch: u64,
     listeners: HashMap<String, Listening>,
@@ -114,10 +104,10 @@ struct Listening {
 }
 
 #[derive(Debug)]
-struct ThreadHandle {
+pub(crate) struct ThreadHandle {
     commands: UnboundedSender<Command>,
-    going_away: CancellationToken,
-    force: CancellationToken,
+    pub(crate) going_away: CancellationToken,
+    pub(crate) force: CancellationToken,
     join: JoinHandle<()>,
 }
 
@@ -317,33 +307,6 @@ impl DataPlane {
         pending
     }
 
-    /// Drains: goes on accepting until no client connection has been open for a second or `linger`
-    /// is over (the application may still have last calls to make), then stops accepting, sends
-    /// GOAWAY and finishes until `limit` in all, then answers UNAVAILABLE. Blocks. True if every
-    /// call finished by itself.
-    pub fn drain(&self, linger: Duration, limit: Duration) -> bool {
-        let started = Instant::now();
-        let linger = linger.min(limit);
-        let mut quiet_since = None;
-        while started.elapsed() < linger {
-            if self.open_connections() > 0 {
-                quiet_since = None;
-            } else if quiet_since.get_or_insert_with(Instant::now).elapsed() >= DRAIN_QUIET {
-                break;
-            }
-            std::thread::park_timeout(DRAIN_LOOK);
-        }
-        self.control.lock().leave(|thread| &thread.going_away);
-        let rest = limit.saturating_sub(started.elapsed());
-        if self.wait_until_idle(rest) {
-            return true;
-        }
-        let clean = self.calls_in_flight() == 0;
-        self.control.lock().leave(|thread| &thread.force);
-        self.wait_until_idle(DRAIN_LAST);
-        clean
-    }
-
     /// Ends everything and joins the threads. Idempotent.
     pub fn stop(&self) {
         let threads = {
@@ -360,30 +323,6 @@ impl DataPlane {
                 tracing::error!("a data thread had panicked");
             }
         }
-    }
-
-    fn wait_until_idle(&self, limit: Duration) -> bool {
-        let started = Instant::now();
-        while self.open_connections() > 0 || self.calls_in_flight() > 0 {
-            if started.elapsed() >= limit {
-                return false;
-            }
-            std::thread::park_timeout(DRAIN_LOOK);
-        }
-        true
-    }
-
-    fn open_connections(&self) -> usize {
-        self.listeners()
-            .iter()
-            .map(|listener| listener.stats.open.load(Relaxed))
-            .sum()
-    }
-
-    fn calls_in_flight(&self) -> u32 {
-        let routing = self.shared.routing.load();
-        let services = routing.services.values().map(|service| &service.stats);
-        services.map(|stats| stats.in_flight.load(Relaxed)).sum()
     }
 
     fn spawn(&self, index: usize, config: &Config) -> std::io::Result<ThreadHandle> {
@@ -460,7 +399,8 @@ impl Listening {
 }
 
 impl Control {
-    fn leave(&self, which: impl Fn(&ThreadHandle) -> &CancellationToken) {
+    /// Takes no more connections, and cancels one token of every thread.
+    pub(crate) fn leave(&self, which: impl Fn(&ThreadHandle) -> &CancellationToken) {
         for listening in self.listeners.values() {
             listening.end();
         }

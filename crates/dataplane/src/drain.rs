@@ -1,0 +1,73 @@
+//! The end of a data plane that the application does not notice.
+//!
+//! A sidecar carries its application's outbound calls, and on SIGTERM both are told at the same
+//! time: the application may still have last calls to make. So a drain first goes on serving, and
+//! refuses only when nobody is left or its time is over (K8-02, K8-04). h2's own graceful shutdown
+//! waits for peers to answer; the limit here does not (H2-51).
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::runtime::DataPlane;
+
+/// How often a drain looks whether it is over.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// How long no client connection must have been open for a drain to go on.
+const DRAIN_QUIET: Duration = Duration::from_secs(1);
+
+/// What is left of a drain for calls that were answered UNAVAILABLE at its limit.
+const DRAIN_LAST: Duration = Duration::from_secs(1);
+
+impl DataPlane {
+    /// Drains: goes on accepting until no client connection has been open for a second or `linger`
+    /// is over (the application may still have last calls to make), then stops accepting, sends
+    /// GOAWAY and finishes until `limit` in all, then answers UNAVAILABLE. Blocks. True if every
+    /// call finished by itself.
+    pub fn drain(&self, linger: Duration, limit: Duration) -> bool {
+        let started = Instant::now();
+        let linger = linger.min(limit);
+        let mut quiet_since = None;
+        while started.elapsed() < linger {
+            if self.open_connections() > 0 {
+                quiet_since = None;
+            } else if quiet_since.get_or_insert_with(Instant::now).elapsed() >= DRAIN_QUIET {
+                break;
+            }
+            std::thread::park_timeout(DRAIN_LOOK);
+        }
+        self.control.lock().leave(|thread| &thread.going_away);
+        let rest = limit.saturating_sub(started.elapsed());
+        if self.wait_until_idle(rest) {
+            return true;
+        }
+        let clean = self.calls_in_flight() == 0;
+        self.control.lock().leave(|thread| &thread.force);
+        self.wait_until_idle(DRAIN_LAST);
+        clean
+    }
+
+    fn wait_until_idle(&self, limit: Duration) -> bool {
+        let started = Instant::now();
+        while self.open_connections() > 0 || self.calls_in_flight() > 0 {
+            if started.elapsed() >= limit {
+                return false;
+            }
+            std::thread::park_timeout(DRAIN_LOOK);
+        }
+        true
+    }
+
+    fn open_connections(&self) -> usize {
+        self.listeners()
+            .iter()
+            .map(|listener| listener.stats.open.load(Relaxed))
+            .sum()
+    }
+
+    fn calls_in_flight(&self) -> u32 {
+        let routing = self.shared().routing.load();
+        let services = routing.services.values().map(|service| &service.stats);
+        services.map(|stats| stats.in_flight.load(Relaxed)).sum()
+    }
+}
