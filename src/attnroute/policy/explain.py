@@ -87,7 +87,7 @@ def _problem(item: ErrorDetails, tree: Tree) -> Iterator[Problem]:
     elif loc[-1:] == ("[key]",):
         yield tree.key_problem(
             loc[:-1],
-            f"the key {shown_text(str(loc[-2]))} in {_of(loc[:-2], tree)}: {_reason(item)}",
+            f"key {shown_text(str(loc[-2]))} in {_of(loc[:-2], tree)}: {_reason(item)}",
         )
     elif kind == "too_short":
         # pydantic counts only the entries that are right; the others are reported themselves.

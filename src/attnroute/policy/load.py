@@ -264,6 +264,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, path: str, text: str) -> Proble
         message += "; indent with spaces, not with tabs"
     elif rest[:1] in ("@", "`", "%"):
         message += f"; put text that begins with {rest[0]!a} in quotes"
+    elif rest.startswith(":") and lines[line - 1][: column - 1].endswith("["):
+        message += "; put an address that begins with `[` in quotes"
     elif "mapping values" in message:
         message += "; put text with a colon and a space in quotes"
     return Problem(path, line, column, message)

@@ -1,0 +1,129 @@
+"""What the data plane is handed."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.policies import MINIMAL, loaded, with_service
+
+from attnroute.dataplane import DataPlane
+from attnroute.policy.compile import CONFIG_VERSION, compile_policy
+from attnroute.policy.load import load_policy
+from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
+
+ROOT = Path(__file__).parents[3]
+
+
+def compiled(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(compile_policy(loaded(text)))
+    return document
+
+
+def test_smallest_policy() -> None:
+    config = compiled(MINIMAL)
+    assert config["version"] == CONFIG_VERSION
+    assert config["listeners"] == [
+        {
+            "name": "explicit-0",
+            "mode": "explicit",
+            "address": "127.0.0.1:15001",
+            "service": None,
+            "source": "policy.yaml:2:31",
+        }
+    ]
+    (service,) = config["services"]
+    assert service["name"] == "checkout"
+    assert service["authorities"] == ["checkout", "checkout:*"]
+    assert service["balancer"] == {
+        "type": "least_request",
+        "choice_count": "all",
+        "with_replacement": False,
+    }
+    assert service["routes"] == []
+
+
+def test_durations_become_milliseconds_and_sizes_bytes() -> None:
+    config = compiled(
+        MINIMAL
+        + """\
+    connection: {connect_timeout: 1m30s, backoff_base: 0.25s, backoff_max: 1h, max_streams: 7}
+    routes:
+      - {match: {path: /a/b}, timeout: 1.5s}
+      - {match: {path_prefix: /a/}}
+data_plane: {threads: 2, busy_poll: 50us}
+limits: {max_header_list_bytes: 128KiB, stream_window_bytes: 1.5MiB}
+timeouts: {handshake: 3s}
+"""
+    )
+    assert (config["threads"], config["busy_poll_us"]) == (2, 50)
+    assert config["limits"]["max_header_list_bytes"] == 128 << 10
+    assert config["limits"]["stream_window_bytes"] == 3 << 19
+    assert config["timeouts"] == {"handshake_ms": 3_000}
+    (service,) = config["services"]
+    assert service["connection"] == {
+        "connect_timeout_ms": 90_000,
+        "backoff_base_ms": 250,
+        "backoff_max_ms": 3_600_000,
+        "max_streams": 7,
+    }
+    assert service["routes"] == [
+        {"match": {"path": "/a/b"}, "timeout_ms": 1_500},
+        {"match": {"path_prefix": "/a/"}, "timeout_ms": None},
+    ]
+
+
+def test_balancers_in_the_form_of_the_data_plane() -> None:
+    def balancer(text: str) -> object:
+        return compiled(with_service(f"balancer: {text}"))["services"][0]["balancer"]
+
+    assert balancer("{type: round_robin}") == {"type": "round_robin"}
+    assert balancer("{type: least_request, choice_count: 3, with_replacement: true}") == {
+        "type": "least_request",
+        "choice_count": {"draws": 3},
+        "with_replacement": True,
+    }
+
+
+def test_same_policy_gives_the_same_bytes() -> None:
+    assert compile_policy(loaded(MINIMAL)) == compile_policy(loaded(MINIMAL))
+
+
+@pytest.mark.parametrize("name", ["minimal.yaml", "full.yaml", "file-endpoints.yaml"])
+def test_data_plane_accepts_the_examples(name: str) -> None:
+    DataPlane(compile_policy(load_policy(ROOT / "configs" / name)), 1)
+
+
+def rust_defaults(struct: str) -> dict[str, int]:
+    """The fields of `impl Default for <struct>` in config.rs."""
+    source = (ROOT / "crates/dataplane/src/config.rs").read_text()
+    match = re.search(rf"impl Default for {struct} \{{.*?Self \{{(.*?)\}}", source, re.DOTALL)
+    assert match is not None, f"config.rs has no defaults of {struct}"
+    values = {}
+    for name, product in re.findall(r"(\w+): ([0-9_ *]+)", match[1]):
+        value = 1
+        for factor in product.split("*"):
+            value *= int(factor)
+        values[name] = value
+    assert values
+    return values
+
+
+def milliseconds(model: Connection | Timeouts) -> dict[str, int]:
+    return {
+        f"{name}_ms" if isinstance(value, timedelta) else name: (
+            value // timedelta(milliseconds=1) if isinstance(value, timedelta) else value
+        )
+        for name, value in model
+    }
+
+
+def test_defaults_are_those_of_the_data_plane() -> None:
+    assert Limits().model_dump() == rust_defaults("Limits")
+    assert ServiceLimits().model_dump() == rust_defaults("ServiceLimits")
+    assert milliseconds(Connection()) == rust_defaults("ConnectionConfig")
+    assert milliseconds(Timeouts()) == rust_defaults("Timeouts")

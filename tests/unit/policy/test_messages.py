@@ -1,0 +1,646 @@
+"""What an operator reads: place and text of every kind of mistake."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.policies import MINIMAL, problems, with_service, with_top
+
+from attnroute import __version__
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        # Unknown keys, with the nearest known one.
+        (
+            "outlier_detecton: {}",
+            (
+                "4:9: unknown key `outlier_detecton` in `services.cart`; did you mean "
+                "`outlier_detection`, which comes in a later version?"
+            ),
+        ),
+        ("limts: {}", "4:9: unknown key `limts` in `services.cart`; did you mean `limits`?"),
+        (
+            "slow_start: {window: 30s}",
+            (
+                f"4:9: key `slow_start` in `services.cart` comes in a later version, {__version__} "
+                "does not know it; remove it"
+            ),
+        ),
+        (
+            "timeout: 2s",
+            (
+                "4:9: unknown key `timeout` in `services.cart`; it belongs into "
+                "`services.<name>.routes[]`"
+            ),
+        ),
+        (
+            "backof_max: 2s",
+            (
+                "4:9: unknown key `backof_max` in `services.cart`; did you mean "
+                "`backoff_max`, which "
+                "belongs into `services.<name>.connection`?"
+            ),
+        ),
+        (
+            "zzz: 2s",
+            (
+                "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
+                "`balancer`, `limits`, `connection`, `routes`, keys of your own begin with `x-`"
+            ),
+        ),
+        # Balancers.
+        (
+            "balancer: {type: learned}",
+            (
+                "4:26: `type` in `services.cart.balancer`: found `learned`, which comes in a later "
+                f"version; {__version__} has `round_robin` or `least_request`"
+            ),
+        ),
+        (
+            "balancer: {type: round_robbin}",
+            (
+                "4:26: `type` in `services.cart.balancer`: found `round_robbin`, expected "
+                "`round_robin` or `least_request`; did you mean `round_robin`?"
+            ),
+        ),
+        (
+            "balancer: {type: oracle}",
+            (
+                "4:26: `type` in `services.cart.balancer`: found `oracle`, which exists "
+                "only in the "
+                "simulator; expected `round_robin` or `least_request`"
+            ),
+        ),
+        (
+            "balancer: {type: 77}",
+            (
+                "4:26: `type` in `services.cart.balancer`: found `77`, expected `round_robin` or "
+                "`least_request`"
+            ),
+        ),
+        (
+            "balancer: {choice_count: 2}",
+            (
+                "4:19: `balancer` in `services.cart` lacks the key `type`; expected "
+                "`round_robin` or "
+                "`least_request`"
+            ),
+        ),
+        (
+            "balancer: round_robin",
+            (
+                "4:19: `balancer` in `services.cart`: found `round_robin`, expected a "
+                "mapping; write "
+                "`{type: round_robin}`"
+            ),
+        ),
+        (
+            "balancer: {type: least_request, choice_count: 1}",
+            (
+                "4:55: `choice_count` in `services.cart.balancer`: found `1`, expected a "
+                "whole number "
+                "from 2 to 100, or `all`"
+            ),
+        ),
+        (
+            "balancer: {type: round_robin, choice_count: 2}",
+            (
+                "4:39: unknown key `choice_count` in `services.cart.balancer`; it belongs into "
+                "`services.<name>.balancer`"
+            ),
+        ),
+        (
+            "balancer: {type: least_request, choice_count: all, with_replacement: true}",
+            (
+                "4:60: `with_replacement` in `services.cart.balancer` needs draws, but "
+                "`choice_count` "
+                "is `all`; remove one"
+            ),
+        ),
+        # Types and bounds.
+        (
+            "limits: {max_inflight: 0}",
+            "4:32: `max_inflight` in `services.cart.limits`: found `0`, expected at least 1",
+        ),
+        (
+            "limits: {max_inflight: 4294967296}",
+            (
+                "4:32: `max_inflight` in `services.cart.limits`: found `4294967296`, "
+                "expected at most "
+                "4294967295"
+            ),
+        ),
+        (
+            "limits: {max_inflight: 1.5}",
+            "4:32: `max_inflight` in `services.cart.limits`: found `1.5`, expected a whole number",
+        ),
+        (
+            'limits: {max_inflight: "12"}',
+            "4:32: `max_inflight` in `services.cart.limits`: found `12`, expected a whole number",
+        ),
+        (
+            "limits: {max_inflight: 010}",
+            (
+                "4:32: `max_inflight` in `services.cart.limits`: found `010`, which "
+                "reads as an octal "
+                "number in some versions of YAML, expected a whole number"
+            ),
+        ),
+        (
+            "limits: 7",
+            "4:17: `limits` in `services.cart`: found `7`, expected a mapping",
+        ),
+        (
+            "limits: ",
+            (
+                "4:17: `limits` in `services.cart`: found nothing, expected a mapping; "
+                "leave out the "
+                "key for its default"
+            ),
+        ),
+        (
+            "routes: {}",
+            "4:17: `routes` in `services.cart`: found a mapping, expected a list",
+        ),
+        (
+            "authorities: []",
+            (
+                "4:22: `authorities` in `services.cart` is empty; write at least one "
+                "entry or leave "
+                "out the key for the default"
+            ),
+        ),
+        (
+            "connection: {connect_timeout: 400}",
+            (
+                "4:39: `connect_timeout` in `services.cart.connection`: found `400`, a "
+                "duration needs "
+                "a unit; write `400ms` or `400s`"
+            ),
+        ),
+        (
+            "connection: {connect_timeout: 0}",
+            (
+                "4:39: `connect_timeout` in `services.cart.connection`: found `0`, "
+                "expected a duration "
+                "from `1ms` to `24h`"
+            ),
+        ),
+        (
+            "connection: {connect_timeout: 1500us}",
+            (
+                "4:39: `connect_timeout` in `services.cart.connection`: found `1500us`, the finest "
+                "step here is `1ms`"
+            ),
+        ),
+        (
+            "connection: {backoff_base: 2s}",
+            (
+                "4:36: `backoff_base` in `services.cart.connection`: `2s` exceeds "
+                "`backoff_max`, `1s` "
+                "(default); change one"
+            ),
+        ),
+        (
+            "connection: {backoff_base: 2s, backoff_max: 1s}",
+            (
+                "4:36: `backoff_base` in `services.cart.connection`: `2s` exceeds "
+                "`backoff_max`, `1s` "
+                "at 4:53; change one"
+            ),
+        ),
+        (
+            "connection: {backoff_max: 50ms}",
+            (
+                "4:35: `backoff_max` in `services.cart.connection`: `50ms` is below "
+                "`backoff_base`, "
+                "`100ms` (default); change one"
+            ),
+        ),
+        # Routes.
+        (
+            "routes: [{match: {path: shop}}]",
+            (
+                "4:33: `path` in `services.cart.routes[0].match`: found `shop`, a path begins with "
+                "`/`; write `/shop`"
+            ),
+        ),
+        (
+            "routes: [{match: {}}]",
+            (
+                "4:26: `services.cart.routes[0].match` has neither of `path` and "
+                "`path_prefix`; write "
+                "one"
+            ),
+        ),
+        (
+            "routes: [{match: {path: /a, path_prefix: /a}}]",
+            "4:26: `services.cart.routes[0].match` has both of `path` and `path_prefix`; write one",
+        ),
+        (
+            "routes: [{match: {path: /a}}, {match: {path: /a}}]",
+            "4:54: a route for `/a` stands at 4:33 already; merge them",
+        ),
+        ("routes: [{timeout: 1s}]", "4:18: `routes[0]` in `services.cart` lacks the key `match`"),
+    ],
+)
+def test_mistakes_in_a_service(rest: str, message: str) -> None:
+    assert problems(with_service(rest)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        (
+            "drain: {linger: 30s}\n",
+            ("6:17: `linger` in `drain`: `30s` exceeds `limit`, `25s` (default); change one"),
+        ),
+        (
+            "admin: {allow_changes: yes}\n",
+            (
+                "6:24: `allow_changes` in `admin`: found `yes`, expected "
+                "`true` or `false`; write `true`"
+            ),
+        ),
+        (
+            "admin: {allow_changes: 1}\n",
+            ("6:24: `allow_changes` in `admin`: found `1`, expected `true` or `false`"),
+        ),
+        (
+            "admin: {http: localhost:1}\n",
+            (
+                "6:15: `http` in `admin`: found `localhost:1`, expected "
+                "`ip:port` or `unix:/path`, and `localhost` is a name; write `127.0.0.1:1`"
+            ),
+        ),
+        (
+            "limits: {max_header_list_bytes: 64KB}\n",
+            (
+                "6:33: `max_header_list_bytes` in `limits`: "
+                "found `64KB`, the units of a size are `B`, `KiB`, `MiB` and `GiB`; write `64KiB`"
+            ),
+        ),
+        (
+            "limits: {max_header_list_bytes: 100}\n",
+            (
+                "6:33: `max_header_list_bytes` in `limits`: "
+                "found `100`, expected a size from `1KiB` to `16MiB`"
+            ),
+        ),
+        (
+            "model: {channel: stable}\n",
+            (
+                f"6:1: key `model` at the top of the file comes in a later "
+                f"version, {__version__} does not know it; remove it"
+            ),
+        ),
+        ("services: {}\n", "6:1: key `services` stands twice, first at 3:1; remove one"),
+        (
+            "admin: {grpc: 127.0.0.1:15001}\n",
+            ("6:15: address `127.0.0.1:15001` is taken at 2:31 already; choose another one"),
+        ),
+        (
+            "data_plane: {busy_poll: 2ms}\n",
+            (
+                "6:25: `busy_poll` in `data_plane`: found `2ms`, "
+                "expected a duration from `0s` to `1ms`"
+            ),
+        ),
+        (
+            "timeouts: {handshake: 500us}\n",
+            (
+                "6:23: `handshake` in `timeouts`: found `500us`, "
+                "expected a duration from `1ms` to `24h`"
+            ),
+        ),
+    ],
+)
+def test_mistakes_at_the_top(rest: str, message: str) -> None:
+    assert problems(with_top(rest)) == [message]
+
+
+@pytest.mark.parametrize(
+    ("listener", "messages"),
+    [
+        (
+            "{mode: connect, address: 127.0.0.1:1}",
+            [
+                (
+                    "1:20: `mode` in `listeners[0]`: found `connect`, which comes in a "
+                    "later version; "
+                    f"{__version__} has `explicit` or `service`"
+                )
+            ],
+        ),
+        (
+            "{mode: explict, address: 127.0.0.1:1}",
+            [
+                (
+                    "1:20: `mode` in `listeners[0]`: found `explict`, expected "
+                    "`explicit` or `service`; "
+                    "did you mean `explicit`?"
+                )
+            ],
+        ),
+        (
+            "{mode: service, address: 127.0.0.1:1}",
+            ["1:13: `listeners[0]` has mode `service` but no `service`; name one"],
+        ),
+        (
+            "{mode: service, address: 127.0.0.1:1, service: shop}",
+            ["1:60: service `shop` is not in `services`; there are `cart`"],
+        ),
+        (
+            "{mode: explicit, adress: 127.0.0.1:1}",
+            ["1:30: unknown key `adress` in `listeners[0]`; did you mean `address`?"],
+        ),
+        ("{mode: explicit}", ["1:13: `listeners[0]` lacks the key `address`"]),
+        (
+            "{}",
+            [
+                "1:13: `listeners[0]` lacks the key `address`",
+                "1:13: `listeners[0]` lacks the key `mode`",
+            ],
+        ),
+        ("explicit", ["1:13: `listeners[0]`: found `explicit`, expected a mapping"]),
+        ("", ["1:12: `listeners` is empty; write at least one entry"]),
+        (
+            "{mode: explicit, address: [::1]:80}",
+            [
+                (
+                    "1:40: no valid YAML: did not find expected node content, while "
+                    "parsing a flow node "
+                    "that begins at 1:40; put an address that begins with `[` in quotes"
+                )
+            ],
+        ),
+        (
+            "{mode: explicit, address: 127.0.0.1:1}, {mode: explicit, address: 127.0.0.1:1}",
+            ["1:79: address `127.0.0.1:1` is taken at 1:39 already; choose another one"],
+        ),
+        (
+            "{mode: explicit, address: 127.0.0.1:1}, {mode: explicit, address: 0.0.0.0:1}",
+            ["1:79: address `0.0.0.0:1` is taken at 1:39 already; choose another one"],
+        ),
+        (
+            "{mode: explicit, address: '[::]:1'}, {mode: explicit, address: 10.0.0.1:1}",
+            ["1:76: address `10.0.0.1:1` is taken at 1:39 already; choose another one"],
+        ),
+        (
+            "{mode: explicit, address: 127.0.0.1:15010}",
+            [
+                (
+                    "1:39: address `127.0.0.1:15010` is taken by `admin.grpc` (default) "
+                    "already; choose "
+                    "another one"
+                )
+            ],
+        ),
+        (
+            "{mode: explicit, address: 'unix:/a'}, {mode: explicit, address: 'unix:/a'}",
+            ["1:77: address `unix:/a` is taken at 1:39 already; choose another one"],
+        ),
+        (
+            (
+                "{name: explicit-1, mode: explicit, address: 127.0.0.1:1}, "
+                "{mode: explicit, address: 127.0.0.1:2}"
+            ),
+            ["1:71: listener `explicit-1` stands twice, first at 1:20; give one another `name`"],
+        ),
+    ],
+)
+def test_mistakes_in_listeners(listener: str, messages: list[str]) -> None:
+    text = (
+        f"listeners: [{listener}]\nservices: {{cart: {{endpoints: {{static: ['10.0.0.1:1']}}}}}}\n"
+    )
+    assert problems(text) == messages
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        "{mode: explicit, address: 127.0.0.1:0}, {mode: explicit, address: 127.0.0.1:0}",
+        "{mode: explicit, address: 127.0.0.1:1}, {mode: explicit, address: 127.0.0.2:1}",
+        "{mode: explicit, address: 0.0.0.0:1}, {mode: explicit, address: '[::1]:1'}",
+        "{mode: explicit, address: 'unix:/a'}, {mode: explicit, address: 'unix:/b'}",
+    ],
+)
+def test_listeners_that_do_not_collide(listeners: str) -> None:
+    text = f"listeners: [{listeners}]\nservices: {{cart: {{endpoints: {{static: []}}}}}}\n"
+    assert problems(text) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "messages"),
+    [
+        ("{}", ["4:16: `services.cart.endpoints` names no source; write `static` or `file`"]),
+        (
+            "{static: [], file: a}",
+            ["4:29: `services.cart.endpoints` has both `static`, at 4:17, and `file`; keep one"],
+        ),
+        (
+            "{static: [], refresh: 5s}",
+            ["4:29: `refresh` in `services.cart.endpoints` means nothing for `static`; remove it"],
+        ),
+        (
+            "{dns: cart:50051, refresh: 5s}",
+            [
+                (
+                    "4:17: key `dns` in `services.cart.endpoints` comes in the next version, "
+                    f"{__version__} does not know it; remove it"
+                )
+            ],
+        ),
+        (
+            "{kubernetes: {}}",
+            [
+                (
+                    "4:17: key `kubernetes` in `services.cart.endpoints` comes in a later version, "
+                    f"{__version__} does not know it; remove it"
+                )
+            ],
+        ),
+        (
+            "{file: a, refresh: 10ms}",
+            [
+                (
+                    "4:35: `refresh` in `services.cart.endpoints`: found `10ms`, "
+                    "expected a duration from "
+                    "`100ms` to `1h`"
+                )
+            ],
+        ),
+        (
+            "{file: 7}",
+            [
+                (
+                    "4:23: `file` in `services.cart.endpoints`: found `7`, expected the "
+                    "path of a file; "
+                    'put it in quotes: `"7"`'
+                )
+            ],
+        ),
+        (
+            "[10.0.0.1:1]",
+            ["4:16: `endpoints` in `services.cart`: found a list, expected a mapping"],
+        ),
+        (
+            "{static: 10.0.0.1:1}",
+            ["4:25: `static` in `services.cart.endpoints`: found `10.0.0.1:1`, expected a list"],
+        ),
+        (
+            "{static: [10.0.0.1:0]}",
+            [
+                (
+                    "4:26: `static[0]` in `services.cart.endpoints`: found `10.0.0.1:0`, "
+                    "port 0 cannot be "
+                    "dialled; write the endpoint's port"
+                )
+            ],
+        ),
+        (
+            "{static: [10.0.0.1:1, {address: 10.0.0.1:1}]}",
+            ["4:48: endpoint `10.0.0.1:1` stands twice, first at 4:26; remove one"],
+        ),
+        (
+            "{static: [{address: 10.0.0.1:1, weight: -1}]}",
+            [
+                (
+                    "4:56: `weight` in `services.cart.endpoints.static[0]`: found `-1`, "
+                    "expected a number "
+                    "from 0 to 1000000; 0 takes no new calls"
+                )
+            ],
+        ),
+        (
+            "{static: [{address: 10.0.0.1:1, weight: .nan}]}",
+            [
+                (
+                    "4:56: `weight` in `services.cart.endpoints.static[0]`: found "
+                    "`.nan`, expected a number "
+                    "from 0 to 1000000; 0 takes no new calls"
+                )
+            ],
+        ),
+        (
+            "{static: [{address: 10.0.0.1:1, weight: 4294967296}]}",
+            [
+                (
+                    "4:56: `weight` in `services.cart.endpoints.static[0]`: found "
+                    "`4294967296`, expected a "
+                    "number from 0 to 1000000; 0 takes no new calls"
+                )
+            ],
+        ),
+        (
+            "{static: [{address: 10.0.0.1:1, weight: true}]}",
+            [
+                (
+                    "4:56: `weight` in `services.cart.endpoints.static[0]`: found "
+                    "`true`, expected a number "
+                    "from 0 to 1000000; 0 takes no new calls"
+                )
+            ],
+        ),
+        (
+            "{static: [{address: 10.0.0.1:1, labels: {a: 1}}]}",
+            [
+                (
+                    "4:60: `a` in `services.cart.endpoints.static[0].labels`: found `1`, "
+                    "expected text; "
+                    'put it in quotes: `"1"`'
+                )
+            ],
+        ),
+    ],
+)
+def test_mistakes_in_a_source_of_endpoints(source: str, messages: list[str]) -> None:
+    text = (
+        "listeners: [{mode: explicit, address: 127.0.0.1:1}]\n"
+        "services:\n"
+        "  cart:\n"
+        f"    endpoints: {source}\n"
+    )
+    assert problems(text) == messages
+
+
+def test_weights_zero_and_unset_are_fine() -> None:
+    """LB-06, as far as the policy has a say: which call fails is the balancer's."""
+    endpoints = "{static: [{address: 10.0.0.1:1, weight: 0}, {address: 10.0.0.2:1, weight: 0.0}]}"
+    assert problems(MINIMAL + f"  other: {{endpoints: {endpoints}}}\n") == []
+
+
+def test_more_endpoints_than_the_limit() -> None:
+    text = MINIMAL + "    limits: {max_endpoints: 1}\n"
+    assert problems(text) == [
+        "5:25: 2 endpoints, but `limits.max_endpoints` is 1; raise it",
+    ]
+
+
+def test_an_authority_owned_twice_names_both_places() -> None:
+    listed = MINIMAL + "  shop: {authorities: [shop, Checkout], endpoints: {static: []}}\n"
+    assert problems(listed) == [
+        (
+            "6:30: authority `checkout` of service `shop` belongs to service `checkout` "
+            "already, at "
+            "4:3; remove one"
+        ),
+    ]
+    upper = MINIMAL + "  CHECKOUT: {endpoints: {static: []}}\n"
+    assert problems(upper) == [
+        (
+            "6:3: authority `checkout:*` of service `CHECKOUT` belongs to service "
+            "`checkout` already, "
+            "at 4:3; remove one"
+        ),
+        (
+            "6:3: authority `checkout` of service `CHECKOUT` belongs to service "
+            "`checkout` already, at "
+            "4:3; remove one"
+        ),
+    ]
+
+
+def test_every_mistake_of_a_file_is_listed_at_once_and_in_order() -> None:
+    text = """\
+admin: {htpp: 127.0.0.1:1}
+listeners:
+  - {mode: explicit, address: 8080}
+  - {mode: service, address: 127.0.0.1:2, service: shop}
+timeouts: {handshake: 400}
+services:
+  cart:
+    endpoints: {static: [10.0.0.1:1, 10.0.0.1:1]}
+    limits: {max_inflight: -1}
+  cart: {}
+  wish list: {endpoints: {static: []}}
+"""
+    assert problems(text) == [
+        "1:9: unknown key `htpp` in `admin`; did you mean `http`?",
+        (
+            "3:31: `address` in `listeners[0]`: found `8080`, expected an address such as "
+            "`127.0.0.1:50051` or `unix:/path`"
+        ),
+        "4:52: service `shop` is not in `services`; there are `cart`, `wish list`",
+        (
+            "5:23: `handshake` in `timeouts`: found `400`, a duration needs a unit; "
+            "write `400ms` or "
+            "`400s`"
+        ),
+        "8:38: endpoint `10.0.0.1:1` stands twice, first at 8:26; remove one",
+        "9:28: `max_inflight` in `services.cart.limits`: found `-1`, expected at least 1",
+        "10:3: key `cart` stands twice, first at 7:3; remove one",
+        (
+            "11:3: key `wish list` in `services`: expected a name of at most 253 "
+            "letters, digits, `.`, "
+            "`_` and `-` that begins and ends with a letter or digit"
+        ),
+    ]
+
+
+def test_a_flood_of_problems_is_cut_with_a_word() -> None:
+    text = MINIMAL + "".join(f"k{number:04}: 1\n" for number in range(500))
+    found = problems(text)
+    assert len(found) == 201
+    assert found[-1].startswith("206:1: and 300 more problems from here on")
