@@ -136,7 +136,7 @@ def plots(run: Run) -> dict[str, str]:
 def _headline(run: Run) -> str:
     """The sentence that everything else supports."""
     parts = []
-    for figure in (figures.CPU_16, figures.ADDED_P50, figures.RSS_LOADED):
+    for figure in (figures.CPU_16, figures.ADDED_P50, figures.RSS_IDLE):
         for rival in RIVALS:
             ratio = _ratio(run, figure, SUBJECT, rival)
             if ratio is not None:

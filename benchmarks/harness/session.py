@@ -170,7 +170,7 @@ def _idle_memory(place: Place, options: Options) -> list[MemorySample]:
     found: list[MemorySample] = []
     if not options.memory:
         return found
-    for number in range(min(MEMORY_ROUNDS, options.rounds)):
+    for number in range(MEMORY_ROUNDS if options.rounds >= ROUNDS else 1):
         for name in options.peers:
             if name != forward.DIRECT:
                 print(f"bench: memory with 100 endpoints: {name}", file=sys.stderr)
