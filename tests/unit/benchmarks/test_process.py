@@ -12,7 +12,7 @@ from benchmarks.harness.process import Child, busy_loop, process_tree, wait_unti
 from tests.support.wait import until_blocking
 
 # A parent with one child; both ignore SIGTERM, so only the SIGKILL of the group ends them.
-STUBBORN = "trap '' TERM; sh -c 'echo up; exec sleep 600' & wait"
+STUBBORN = "trap '' TERM; sh -c 'echo up; exec sleep 60' & wait"
 
 
 @pytest.fixture
@@ -31,7 +31,10 @@ def alive(pid: int) -> bool:
 
 def test_cpu_time_of_a_child_counts_its_children(tmp_path: Path, core: int) -> None:
     child = Child(
-        "parent", ["sh", "-c", "sh -c 'while :; do :; done' & wait"], core=core, directory=tmp_path
+        "parent",
+        ["sh", "-c", "sh -c 'ulimit -t 30; while :; do :; done' & wait"],
+        core=core,
+        directory=tmp_path,
     )
     try:
         until_blocking(lambda: len(child.pids()) == 2, "the child of the child")
