@@ -1,0 +1,133 @@
+//! What a call passes on its way to an endpoint allocates nothing: at tens of thousands of calls
+//! a second and core, the allocator would be the largest single cost of a pick.
+#![expect(
+    unsafe_code,
+    reason = "a counting allocator cannot be written without; tests only"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use attnroute_dataplane::address::Address;
+use attnroute_dataplane::balancer::{Balancer, View};
+use attnroute_dataplane::config::{BalancerConfig, ChoiceCount, PathMatch, RouteConfig};
+use attnroute_dataplane::deadline;
+use attnroute_dataplane::endpoint::{Endpoint, Member};
+use attnroute_dataplane::histogram::Histogram;
+use attnroute_dataplane::rng::Rng;
+use attnroute_dataplane::route::{check_authority, Authorities, Routes};
+use http::header::{HeaderMap, HeaderValue};
+
+struct Counting;
+
+thread_local! {
+    /// Of this thread: others of the test runner allocate when they like.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator with the arguments it came with; the counter
+// is a plain cell without a destructor and allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations(run: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    run();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+fn members(static_weight: impl Fn(u16) -> f32) -> Vec<Member> {
+    let member = |index| Member {
+        endpoint: Arc::new(Endpoint::new(
+            u64::from(index),
+            Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, index))),
+        )),
+        static_weight: static_weight(index),
+        zone: String::new(),
+        labels: BTreeMap::new(),
+    };
+    (1..=200).map(member).collect()
+}
+
+fn balancers() -> Vec<BalancerConfig> {
+    let mut configs = vec![
+        BalancerConfig::RoundRobin {},
+        BalancerConfig::LeastRequest {
+            choice_count: ChoiceCount::All,
+            with_replacement: false,
+        },
+    ];
+    for draws in [2, 3, 100] {
+        for with_replacement in [false, true] {
+            let choice_count = ChoiceCount::Draws(draws);
+            configs.push(BalancerConfig::LeastRequest {
+                choice_count,
+                with_replacement,
+            });
+        }
+    }
+    configs
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(black_box(Box::new(1)))), 1);
+}
+
+#[test]
+fn a_pick_allocates_nothing() {
+    let usable: Vec<u32> = (0..200).collect();
+    for members in [members(|_| 1.0), members(f32::from)] {
+        let view = View {
+            members: &members,
+            usable: &usable,
+        };
+        for config in balancers() {
+            let mut rng = Rng::new(1);
+            let balancer = Balancer::new(&config, view, None, &mut rng);
+            let found = allocations(|| {
+                for now_ns in 0..1000 {
+                    black_box(balancer.pick(view, now_ns, &mut rng));
+                }
+            });
+            assert_eq!(found, 0, "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn reading_a_call_allocates_nothing() {
+    let authorities = Authorities::new([("cart:80".to_owned(), 1), ("pay:*".to_owned(), 2)]);
+    let routes = Routes::new(&[RouteConfig {
+        matcher: PathMatch::PathPrefix("/shop.Cart/".to_owned()),
+        timeout_ms: Some(1),
+    }]);
+    let mut headers = HeaderMap::new();
+    headers.insert("grpc-timeout", HeaderValue::from_static("100m"));
+    let histogram = Histogram::default();
+    let found = allocations(|| {
+        assert!(check_authority("pay:81").is_ok());
+        assert_eq!(authorities.find("pay:81"), Some(&2));
+        assert!(routes.find("/shop.Cart/Get").is_some());
+        assert!(deadline::parse(&headers).is_ok_and(|timeout| timeout.is_some()));
+        histogram.record(1_000_000);
+    });
+    assert_eq!(found, 0);
+}
