@@ -1,0 +1,32 @@
+"""Which balancers the demo compares, as data: a key for machines, a label, the policy's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Balancer:
+    """One row of the closing table."""
+
+    key: str
+    label: str
+    policy: str
+    """Value of the policy key `balancer`, in YAML."""
+
+
+BALANCERS = (
+    Balancer("round_robin", "round_robin", "{type: round_robin}"),
+    Balancer(
+        "least_request_2", "least_request (2 choices)", "{type: least_request, choice_count: 2}"
+    ),
+    Balancer(
+        "least_request_all", "least_request (all)", "{type: least_request, choice_count: all}"
+    ),
+)
+
+MISSING = (
+    "the learned balancer: it knows how long each request class takes on each endpoint",
+    "the trainer, which merges what the sidecars measured and swaps models while traffic flows",
+)
+"""What later versions add to the comparison; said at the end of every run."""

@@ -1,0 +1,337 @@
+"""The demo from start to end: the composition root.
+
+Endpoints first, then the sidecars, then the load; the slices of the plan one after the other; and
+everything down again in the opposite order, whatever happened. Load processes measure; this process
+only switches policies, collects samples and draws, so that drawing cannot disturb a measurement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.live import Live
+
+from attnroute.demo.balancers import BALANCERS, Balancer
+from attnroute.demo.messages import EndpointSpec, LoadSpec, Order, Sample, encode_spec
+from attnroute.demo.plan import BRIDGE_LOAD, Plan, Slice, make_plan
+from attnroute.demo.processes import Child, Children, DemoError
+from attnroute.demo.results import Results
+from attnroute.demo.sidecars import (
+    PATIENCE_S,
+    EndpointState,
+    PolicyFile,
+    Sidecar,
+    endpoint_states,
+    start_sidecar,
+)
+from attnroute.demo.view import Snapshot, progress_line, render
+from attnroute.demo.world import World
+
+_T = TypeVar("_T")
+
+SIDECARS = 2
+
+CALL_TIMEOUT_S = 15.0
+"""Far beyond any latency of a sound run: a call that meets it is a failure to explain."""
+
+_STOP_GRACE_S = 10.0
+_ORDER_LEAD_S = 0.05
+_VIEW_PERIOD_S = 0.5
+_ADMIN_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves to be reported."""
+
+    results: Results
+    reloads: int
+    complaints: tuple[str, ...]
+    """Processes that did not stop as they should."""
+
+    @property
+    def clean(self) -> bool:
+        """No call failed and everything stopped by itself."""
+        return not self.results.failed_calls and not self.complaints
+
+
+async def run_demo(world: World, *, seconds: float, seed: int, console: Console) -> Outcome:
+    """Runs everything; views go to `console`. Raises DemoError if a process fails."""
+    plan = make_plan(seconds, BALANCERS)
+    with tempfile.TemporaryDirectory(prefix="attnroute-demo-") as name:
+        folder = Path(name)
+        children = Children(folder)
+        try:
+            work = _start_and_play(children, folder, world, plan, seed, console)
+            run = await children.guard(work)
+        except BaseException:
+            await children.stop(grace_s=_STOP_GRACE_S)
+            raise
+        complaints = await children.stop(grace_s=_STOP_GRACE_S)
+    return Outcome(run.results, run.reloads, tuple(complaints))
+
+
+async def _start_and_play(
+    children: Children, folder: Path, world: World, plan: Plan, seed: int, console: Console
+) -> Run:
+    console.print(f"starting {len(world.endpoints)} endpoints and {SIDECARS} sidecars")
+    addresses = await start_endpoints(children, world, seed)
+    policy = PolicyFile(folder / "policy.yaml", addresses)
+    policy.write(plan.slices[0].balancer)
+    async with _sidecars(children, policy.path) as sidecars:
+        clients = await start_load(children, world, seed, sidecars)
+        run = Run(world, plan, policy, sidecars, clients, addresses, console)
+        await run.play()
+    return run
+
+
+async def start_endpoints(children: Children, world: World, seed: int) -> list[str]:
+    """One process per endpoint; returns their addresses in the order of the world."""
+
+    async def start(index: int) -> str:
+        child = await children.start(f"endpoint {index}", "attnroute.demo.endpoint")
+        child.send(encode_spec(EndpointSpec(world.name, index, seed)))
+        address: str = (await child.line())["address"]
+        return address
+
+    return await _patiently((start(index) for index in range(len(world.endpoints))), "endpoints")
+
+
+async def start_load(
+    children: Children, world: World, seed: int, sidecars: Sequence[Sidecar]
+) -> list[Child]:
+    """One load process beside each sidecar, connected."""
+
+    async def start(number: int, sidecar: Sidecar) -> Child:
+        child = await children.start(f"load {number}", "attnroute.demo.load")
+        spec = LoadSpec(world.name, sidecar.listener, seed, number, CALL_TIMEOUT_S)
+        child.send(encode_spec(spec))
+        await child.line()
+        return child
+
+    return await _patiently((start(*pair) for pair in enumerate(sidecars)), "load processes")
+
+
+async def _patiently(starting: Iterable[Coroutine[Any, Any, _T]], what: str) -> list[_T]:
+    """Results in order. Nothing is left starting when this returns or raises."""
+    tasks = [asyncio.create_task(start) for start in starting]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.gather(*tasks)
+    except TimeoutError:
+        raise DemoError(f"the {what} were not ready within {PATIENCE_S:g} s") from None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _sidecars(children: Children, policy: Path) -> AsyncIterator[list[Sidecar]]:
+    sidecars = await _patiently(
+        (start_sidecar(children, number, policy) for number in range(SIDECARS)), "sidecars"
+    )
+    try:
+        yield sidecars
+    finally:
+        for sidecar in sidecars:
+            sidecar.close()
+
+
+class Run:
+    """The part of a run in which calls flow."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        policy: PolicyFile,
+        sidecars: Sequence[Sidecar],
+        clients: Sequence[Child],
+        addresses: Sequence[str],
+        console: Console,
+    ) -> None:
+        self.results = Results(world, plan, BALANCERS)
+        self.reloads = 0
+        self._world, self._plan, self._policy = world, plan, policy
+        self._sidecars, self._clients, self._addresses = sidecars, clients, addresses
+        self._console = console
+        self._finished: Counter[int] = Counter()
+        self._sent: Counter[int] = Counter()
+        self._open: dict[int, set[str]] = {}
+        self._closed = asyncio.Condition()
+        self._states: dict[str, EndpointState] = {}
+        self._slice = plan.slices[0]
+        self._phase = "starting"
+        self._begun_s = time.monotonic()
+
+    async def play(self) -> None:
+        """Plays every slice. Raises DemoError as soon as a policy is refused or a call is lost."""
+        playing = asyncio.create_task(self._play_slices())
+        beside = [
+            asyncio.create_task(self._poll_admin()),
+            *(asyncio.create_task(self._collect(client)) for client in self._clients),
+        ]
+        if self._console.is_terminal:
+            beside.append(asyncio.create_task(self._show()))
+        try:
+            await asyncio.wait((playing, *beside), return_when=asyncio.FIRST_COMPLETED)
+            # Whatever ended beside the slices ended with an error.
+            for task in (*beside, playing):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (playing, *beside):
+                task.cancel()
+            await asyncio.gather(playing, *beside, return_exceptions=True)
+
+    async def _play_slices(self) -> None:
+        self._begun_s = end_s = time.monotonic()
+        before: Slice | None = None
+        for slice_ in self._plan.slices:
+            self._phase, self._slice = "switching to", slice_
+            self._order_bridge(slice_, end_s)
+            await self._switch(slice_.balancer, first=before is None)
+            if before is not None:
+                await self._until_closed(before.number)
+                self._report_progress(before)
+            await _sleep_until(end_s + self._plan.bridge_s)
+            end_s = await self._play_slice(slice_)
+            before = slice_
+        self._phase = "finishing"
+        for number in list(self._open):
+            await self._until_closed(number)
+        self._report_progress(self._slice)
+
+    def _order_bridge(self, slice_: Slice, start_s: float) -> None:
+        self._order(
+            number=len(self._plan.slices) + slice_.number,
+            slice_=slice_,
+            start_s=start_s,
+            seconds=math.inf,
+            load=BRIDGE_LOAD,
+            purpose=f"bridge {slice_.number}",
+        )
+
+    async def _play_slice(self, slice_: Slice) -> float:
+        """Returns when the slice's last call was due, in monotonic seconds."""
+        start_s = time.monotonic() + _ORDER_LEAD_S
+        seconds = self._plan.loaded_s
+        self._order(
+            number=slice_.number,
+            slice_=slice_,
+            start_s=start_s,
+            seconds=seconds,
+            load=1.0,
+            purpose="slice",
+        )
+        self._phase = "settling"
+        await _sleep_until(start_s + self._plan.settle_s)
+        self._phase = "measuring"
+        await _sleep_until(start_s + seconds)
+        return start_s + seconds
+
+    def _order(
+        self,
+        *,
+        number: int,
+        slice_: Slice,
+        start_s: float,
+        seconds: float,
+        load: float,
+        purpose: str,
+    ) -> None:
+        calls_per_s = load * self._world.calls_per_s / len(self._clients)
+        order = Order(number, slice_.round_number, start_s, seconds, calls_per_s, purpose)
+        self._open[number] = {client.name for client in self._clients}
+        for client in self._clients:
+            client.send(encode_spec(order))
+
+    async def _switch(self, balancer: Balancer, *, first: bool) -> None:
+        sha256 = self._policy.write(balancer)
+        await asyncio.gather(*(sidecar.wait_in_force(sha256) for sidecar in self._sidecars))
+        if not first:
+            self.reloads += len(self._sidecars)
+
+    async def _until_closed(self, number: int) -> None:
+        """Waits for the last answer of an order. Raises DemoError if a call has none."""
+        async with self._closed:
+            await self._closed.wait_for(lambda: not self._open.get(number))
+        self._open.pop(number, None)
+        if self._finished[number] != self._sent[number]:
+            raise DemoError(
+                f"{self._sent[number]} calls were sent in order {number} and "
+                f"{self._finished[number]} came to an end"
+            )
+
+    async def _collect(self, client: Child) -> None:
+        while True:
+            message = await client.line()
+            if "samples" in message:
+                samples = [Sample(*row) for row in message["samples"]]
+                self._finished.update(sample.order for sample in samples)
+                self.results.add(samples)
+                continue
+            number = message["done"]
+            self._sent[number] += message["sent"]
+            async with self._closed:
+                self._open[number].discard(client.name)
+                self._closed.notify_all()
+
+    async def _poll_admin(self) -> None:
+        while True:
+            self._states = await endpoint_states(self._sidecars)
+            await asyncio.sleep(_ADMIN_PERIOD_S)
+
+    async def _show(self) -> None:
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(render(self._snapshot()), refresh=True)
+                await asyncio.sleep(_VIEW_PERIOD_S)
+
+    def _report_progress(self, slice_: Slice) -> None:
+        if self._console.is_terminal:
+            return
+        line = progress_line(
+            slice_.balancer,
+            self.results.measured[slice_.balancer.key].figures(self._world),
+            round_number=slice_.round_number,
+            rounds=self._plan.rounds,
+        )
+        self._console.print(line, soft_wrap=True, highlight=False)
+
+    def _snapshot(self) -> Snapshot:
+        plan = self._plan
+        slice_s = plan.bridge_s + plan.loaded_s
+        return Snapshot(
+            world=self._world,
+            balancers=BALANCERS,
+            sidecars=len(self._sidecars),
+            current=self._slice.balancer,
+            phase=self._phase,
+            round_number=self._slice.round_number,
+            rounds=plan.rounds,
+            elapsed_s=time.monotonic() - self._begun_s,
+            total_s=slice_s * len(plan.slices),
+            figures=self.results.figures(),
+            addresses=self._addresses,
+            states=self._states,
+            finished_calls=self.results.finished_calls,
+            failed_calls=self.results.failed_calls,
+            reloads=self.reloads,
+            lateness_p99_s=self.results.lateness_p99_s,
+        )
+
+
+async def _sleep_until(moment_s: float) -> None:
+    await asyncio.sleep(max(0.0, moment_s - time.monotonic()))
