@@ -18,7 +18,7 @@ import click
 from attnroute import __version__
 from attnroute.errors import AttnrouteError, InvalidFileError
 
-__all__ = ["EXIT_INTERRUPTED", "main", "run"]
+__all__ = ["EXIT_INTERRUPTED", "main", "run", "run_command"]
 
 EXIT_INTERRUPTED = 130
 
@@ -84,8 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns its exit code."""
+    return run_command(_attnroute, arguments)
+
+
+def run_command(command: click.Command, arguments: Sequence[str] | None) -> int:
+    """Runs one command and turns what ends it into an exit code and words on stderr."""
     try:
-        result = _attnroute.main(
+        result = command.main(
             args=None if arguments is None else list(arguments),
             prog_name="attnroute",
             standalone_mode=False,

@@ -41,6 +41,7 @@ RESTLESS_S = 10.0
 # gathered.
 _STEP_MS = 200
 _GATHER_MS_MAX = 400
+_SURE_AFTER_MS = 1_000
 
 
 async def watch_policy(
@@ -227,15 +228,20 @@ class _Subscription:
 def _watch(path: Path, stop: threading.Event, wake: Callable[[], None]) -> None:
     # Without events (no more inotify handles, an odd file system) the poll alone has to do.
     with contextlib.suppress(OSError, RuntimeError):
-        for _ in watchfiles.watch(
-            path,
-            watch_filter=None,
-            debounce=_GATHER_MS_MAX,
-            step=_STEP_MS,
-            stop_event=stop,
-            rust_timeout=0,
-            raise_interrupt=False,
-            recursive=False,
-            ignore_permission_denied=True,
+        for number, changes in enumerate(
+            watchfiles.watch(
+                path,
+                watch_filter=None,
+                debounce=_GATHER_MS_MAX,
+                step=_STEP_MS,
+                stop_event=stop,
+                rust_timeout=_SURE_AFTER_MS,
+                yield_on_timeout=True,
+                raise_interrupt=False,
+                recursive=False,
+                ignore_permission_denied=True,
+            )
         ):
-            wake()
+            # The first round says that events are on: what changed before may have had none.
+            if changes or number == 0:
+                wake()
