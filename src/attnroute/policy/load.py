@@ -225,6 +225,7 @@ def _parse(content: bytes, path: str, limits: TreeLimits) -> _Parse:
 
 # libyaml's parser where PyYAML was built with it: ten times faster, the same events and marks.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|(?<!^)\ufeff"
 )
@@ -248,7 +249,9 @@ def _decode(content: bytes, path: str, limits: TreeLimits) -> str:
 
 
 def _line_and_column(before: str) -> tuple[int, int]:
-    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    """The place that follows the text `before`, counted as the parser's marks are."""
+    lines = _LINE_BREAK.split(before)
+    return len(lines), len(lines[-1]) + 1
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, path: str, text: str) -> Problem:
@@ -258,7 +261,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, path: str, text: str) -> Proble
     if error.context and error.context_mark:
         message += f", {error.context} that begins at "
         message += f"{error.context_mark.line + 1}:{error.context_mark.column + 1}"
-    lines = text.split("\n")
+    lines = _LINE_BREAK.split(text)
     rest = lines[line - 1][column - 1 :] if line <= len(lines) else ""
     if rest.startswith("\t"):
         message += "; indent with spaces, not with tabs"
