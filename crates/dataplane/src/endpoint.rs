@@ -85,10 +85,11 @@ impl Endpoint {
 }
 
 impl Live {
-    /// Counts an attempt in. Paired with exactly one [`Live::end`].
-    pub fn begin(&self) {
+    /// Counts an attempt in, and returns how many were in flight before. Paired with exactly one
+    /// [`Live::end`].
+    pub fn begin(&self) -> u32 {
         self.picks.fetch_add(1, Relaxed);
-        self.in_flight.fetch_add(1, Relaxed);
+        self.in_flight.fetch_add(1, Relaxed)
     }
 
     /// Counts an attempt out. `latency_ns`: request headers received to end of answer.

@@ -2,6 +2,7 @@
 //! status. Messages begin with `attnroute: ` so that nobody looks for them in the endpoint.
 
 use crate::deadline::Malformed;
+use crate::endpoint::Outcome;
 use crate::grpc::{code_of_reset, Code, Status};
 use crate::service::Refusal;
 
@@ -128,8 +129,17 @@ impl Fault {
         Status::new(code, format!("attnroute: {text}"))
     }
 
-    /// Whether the endpoint is to blame, as far as statistics are concerned.
-    pub(crate) fn blames_endpoint(&self) -> bool {
+    /// What the statistics of the attempt are told.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let code = self.status().code;
+        if self.blames_endpoint() {
+            Outcome::Answered(code)
+        } else {
+            Outcome::Censored(code)
+        }
+    }
+
+    fn blames_endpoint(&self) -> bool {
         match self {
             Self::Connect { .. }
             | Self::Reset { .. }

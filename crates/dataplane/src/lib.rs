@@ -6,14 +6,16 @@
 //!    instant at which it must be over.
 //! 3. `service` holds the one immutable snapshot that the pick reads; `balancer` picks.
 //! 4. `pool` has a connection to the endpoint with room for one more stream.
-//! 5. `proxy` moves frames both ways until the answer is complete; `grpc` reads its status.
-//! 6. `endpoint` and `histogram` count what happened; `metrics` shows it.
+//! 5. `exchange` moves frames both ways until the answer is complete; `grpc` reads its status.
+//! 6. `attempt` tells the balancer what became of it, `orca` what the endpoint reported;
+//!    `endpoint` and `histogram` count what happened; `metrics` shows it.
 //!
 //! `runtime` owns the data threads and is the handle of the control side. Nothing here knows
 //! Python.
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod attempt;
 pub mod balancer;
 pub mod clock;
 pub mod config;
@@ -21,6 +23,7 @@ pub mod deadline;
 mod drain;
 pub mod endpoint;
 pub mod error;
+mod exchange;
 mod fault;
 pub mod grpc;
 pub mod histogram;
@@ -28,6 +31,7 @@ mod io;
 pub mod listener;
 pub mod logging;
 pub mod metrics;
+pub mod orca;
 pub mod picker;
 mod pool;
 mod proxy;

@@ -1,10 +1,12 @@
 //! The picker of one service without sockets, for the simulator, tests and replay: the same
 //! snapshot, balancers and counters as in the data plane, with time as an argument.
 
+use std::collections::{HashMap, VecDeque};
+
+use crate::attempt::{Attempt, RequestInfo, Sample};
 use crate::config::{EndpointSetConfig, ServiceConfig};
-use crate::endpoint::{Endpoint, Outcome};
+use crate::endpoint::Endpoint;
 use crate::error::{ConfigError, Error};
-use crate::grpc::Code;
 use crate::rng::Rng;
 use crate::service::{Reason, Refusal, Service};
 
@@ -13,6 +15,8 @@ use crate::service::{Reason, Refusal, Service};
 pub struct Picker {
     service: Service,
     rng: Rng,
+    /// Attempts in flight by the id of their endpoint, oldest first.
+    open: HashMap<u64, VecDeque<Attempt>>,
 }
 
 impl Picker {
@@ -25,6 +29,7 @@ impl Picker {
         Ok(Self {
             service: Service::new(config, seed),
             rng: Rng::stream(seed, 0),
+            open: HashMap::new(),
         })
     }
 
@@ -52,36 +57,34 @@ impl Picker {
     ///
     /// # Errors
     /// No endpoint can take a call.
-    pub fn pick(&mut self, now_ns: u64) -> Result<(u32, Reason), Refusal> {
+    pub fn pick(&mut self, now_ns: u64, request: RequestInfo) -> Result<(u32, Reason), Refusal> {
         let snapshot = self.service.snapshot();
-        let (index, reason) = self.service.choose(&snapshot, now_ns, &mut self.rng)?;
-        snapshot.members[index as usize].endpoint.live.begin();
-        Ok((index, reason))
+        let attempt = self
+            .service
+            .begin_attempt(&snapshot, now_ns, request, &mut self.rng)?;
+        let picked = (attempt.index(), attempt.reason());
+        let queue = self.open.entry(attempt.endpoint().id).or_default();
+        queue.push_back(attempt);
+        Ok(picked)
     }
 
-    /// Counts an attempt out.
+    /// Ends the oldest attempt that an endpoint has in flight.
     ///
     /// # Errors
     /// There is no endpoint of that index, or it has nothing in flight.
-    pub fn finished(&self, index: usize, latency_ns: u64, grpc_status: u32) -> Result<(), Error> {
+    pub fn finished(
+        &mut self,
+        index: usize,
+        now_ns: u64,
+        sample: &Sample<'_>,
+    ) -> Result<(), Error> {
         let endpoint = self.endpoint(index)?;
-        if endpoint
-            .live
-            .in_flight
-            .load(std::sync::atomic::Ordering::Relaxed)
-            == 0
-        {
+        let queue = self.open.get_mut(&endpoint.id);
+        let Some(attempt) = queue.and_then(VecDeque::pop_front) else {
             let message = format!("endpoint {index} has nothing in flight");
-            return Err(ConfigError {
-                path: "index".into(),
-                message,
-            }
-            .into());
-        }
-        endpoint.live.end(
-            Outcome::Answered(Code::from_number(grpc_status)),
-            latency_ns,
-        );
+            return Err(refused("index", message));
+        };
+        self.service.end_attempt(attempt, now_ns, sample);
         Ok(())
     }
 
@@ -102,11 +105,15 @@ impl Picker {
                     "found {index}, there are {} endpoints",
                     snapshot.members.len()
                 );
-                ConfigError {
-                    path: "index".into(),
-                    message,
-                }
-                .into()
+                refused("index", message)
             })
     }
+}
+
+fn refused(path: &str, message: String) -> Error {
+    ConfigError {
+        path: path.into(),
+        message,
+    }
+    .into()
 }

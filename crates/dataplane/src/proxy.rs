@@ -1,95 +1,94 @@
 //! The forward path: route, pick, send, relay, observe. Read this file first.
 //!
-//! A call is one task. Its request goes out as soon as the headers are there; from then on one
-//! state machine, [`Exchange`], moves frames in both directions until the answer is complete, and
-//! whatever else can end a call (the client leaves, the deadline passes, the endpoint fails) is an
-//! [`End`] of it. Bytes pass through: messages are never decoded, buffered whole or joined.
-//!
-//! Back-pressure is end to end: a frame is taken from one side only when the other side's window
-//! has room, and its receive window is given back only when it was handed on.
+//! Everything up to the endpoint's open stream happens here, at once and without a wait, while the
+//! client's connection hands over the call: nearly every call finds a connection that has room.
+//! From then on an [`Exchange`] moves frames in both directions until the answer is complete.
+//! Bytes pass through: messages are never decoded, buffered whole or joined.
 
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-use std::task::{ready, Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::client::ResponseFuture;
 use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
+use h2::RecvStream;
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
-use http::{HeaderMap, Request, Response, Uri};
+use http::{Request, Uri};
 use tokio::time::{sleep_until, Instant, Sleep};
 
+use crate::attempt::{Attempt, RequestInfo, Sample};
 use crate::deadline;
-use crate::endpoint::Outcome;
+use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
 use crate::listener::Listener;
 use crate::pool::{Lease, LeaseError, Pool};
 use crate::route::check_authority;
 use crate::runtime::{Routing, Thread};
-use crate::service::{Attempt, Refusal, Service, ServiceStats, Settings};
+use crate::server::Slot;
+use crate::service::{Refusal, Service, Settings};
 use crate::stats::{Limit, Stats};
 
 /// Endpoints that a call may try while nothing of it was sent.
 const CONNECT_TRIES: usize = 3;
 
-/// Serves one accepted call from its headers to its final status.
-pub(crate) async fn serve(
-    thread: Rc<Thread>,
-    listener: Arc<Listener>,
+/// Takes over one accepted call: answers it, or leaves it to a task that will.
+pub(crate) fn serve(
+    thread: &Rc<Thread>,
+    listener: &Listener,
+    slot: Slot,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
     let received_ns = thread.clock.now_ns();
     let (mut head, body) = request.into_parts();
-    let routing = thread.shared.routing.load();
-    let Ok(authority) = authority_of(&mut head, &listener) else {
+    let Ok(authority) = authority_of(&mut head, listener) else {
         // A malformed request gets no answer, and only its stream ends (H2-38).
         thread.shared.stats.malformed_requests.fetch_add(1, Relaxed);
         respond.send_reset(h2::Reason::PROTOCOL_ERROR);
         return;
     };
-    let admitted = admit(
-        &thread.shared.stats,
-        &routing,
-        &listener,
-        &head,
-        authority.as_ref(),
-    );
+    let admitted = {
+        let routing = thread.shared.routing.load();
+        admit(
+            &thread.shared.stats,
+            &routing,
+            listener,
+            &head,
+            authority.as_ref(),
+        )
+    };
     let service = match admitted {
         Ok(service) => service,
         Err(fault) => {
-            let call = CallGuard::new(&thread, None, received_ns);
-            return call.refuse(respond, &fault);
+            return CallGuard::new(thread, None, received_ns, slot).refuse(respond, &fault);
         }
     };
-    drop(routing);
-    let call = CallGuard::new(&thread, Some(&service), received_ns);
-    match Call::prepare(&thread, &service, &mut head, received_ns) {
-        Ok(prepared) => prepared.run(call, head, body, respond).await,
-        Err(fault) => call.refuse(respond, &fault),
+    let guard = CallGuard::new(thread, Some(Arc::clone(&service)), received_ns, slot);
+    match Call::prepare(thread, service, &mut head, received_ns) {
+        Ok(call) => call.start(guard, head, body, respond),
+        Err(fault) => guard.refuse(respond, &fault),
     }
 }
 
-/// What a call knows before an endpoint is picked.
-struct Call<'a> {
-    thread: &'a Rc<Thread>,
-    service: &'a Arc<Service>,
+/// What is known of a call before its endpoint has a stream for it.
+struct Call {
+    thread: Rc<Thread>,
+    service: Arc<Service>,
     settings: Arc<Settings>,
     received_ns: u64,
     deadline: Option<Instant>,
 }
 
-impl<'a> Call<'a> {
+impl Call {
     fn prepare(
-        thread: &'a Rc<Thread>,
-        service: &'a Arc<Service>,
+        thread: &Rc<Thread>,
+        service: Arc<Service>,
         head: &mut Parts,
         received_ns: u64,
     ) -> Result<Self, Fault> {
@@ -120,7 +119,7 @@ impl<'a> Call<'a> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         grpc::prepare_request_headers(&mut head.headers);
         Ok(Self {
-            thread,
+            thread: Rc::clone(thread),
             service,
             settings,
             received_ns,
@@ -128,71 +127,93 @@ impl<'a> Call<'a> {
         })
     }
 
-    async fn run(
+    /// Sends the call if an endpoint with an open connection has room; else a task waits for one.
+    fn start(
         self,
-        guard: CallGuard<'_>,
+        guard: CallGuard,
         head: Parts,
         body: RecvStream,
         mut respond: SendResponse<Bytes>,
     ) {
-        let mut timer = pin!(self.deadline.map(sleep_until));
-        let leased = match self.pick() {
-            Ok(attempt) => match self
-                .thread
-                .pool
-                .try_lease(attempt.endpoint(), &self.settings)
-            {
-                Some(lease) => Ok((attempt, lease)),
-                None => {
-                    let waiting = pin!(self.lease_waiting(attempt));
-                    match wait(waiting, &mut respond, timer.as_mut()).await {
-                        Some(leased) => leased,
-                        None => return guard.end(Code::Cancelled),
-                    }
-                }
-            },
-            Err(fault) => Err(fault),
-        };
-        let (attempt, lease) = match leased {
-            Ok(leased) => leased,
+        let attempt = match self.pick() {
+            Ok(attempt) => attempt,
             Err(fault) => return guard.refuse(respond, &fault),
         };
-        let endpoint = Arc::clone(attempt.endpoint());
+        if let Some(lease) = self
+            .thread
+            .pool
+            .try_lease(attempt.endpoint(), &self.settings)
+        {
+            if let Some(exchange) = self.open(guard, attempt, lease, head, body, respond) {
+                tokio::task::spawn_local(exchange);
+            }
+            return;
+        }
+        tokio::task::spawn_local(async move {
+            let leased = {
+                let mut timer = self.timer();
+                let waiting = pin!(self.lease_waiting(attempt));
+                wait(waiting, &mut respond, timer.as_mut()).await
+            };
+            match leased {
+                None => guard.end(Code::Cancelled),
+                Some(Err(fault)) => guard.refuse(respond, &fault),
+                Some(Ok((attempt, lease))) => {
+                    let opened = self.open(guard, attempt, lease, head, body, respond);
+                    if let Some(exchange) = opened {
+                        exchange.await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Opens the endpoint's stream. Must follow the lease without a wait between. `None` if that
+    /// failed, and the call is answered.
+    fn open(
+        &self,
+        guard: CallGuard,
+        attempt: Attempt,
+        lease: Lease,
+        head: Parts,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) -> Option<Exchange> {
         let end_of_stream = body.is_end_stream();
-        let opened = lease.open(self.outgoing(head), end_of_stream);
-        let (answer, upward) = match opened {
-            Ok(opened) => opened,
+        match lease.open(self.outgoing(head), end_of_stream) {
+            Ok((answer, upward)) => Some(Exchange::begin(ExchangeParts {
+                guard,
+                attempt,
+                lease,
+                timer: self.timer(),
+                up: (!end_of_stream).then_some((body, upward)),
+                answer,
+                respond,
+            })),
             Err(error) => {
-                let fault = Fault::of_endpoint(&endpoint.name, &error);
-                attempt.end(fault_outcome(&fault), self.thread.clock.now_ns());
-                return guard.refuse(respond, &fault);
+                let fault = Fault::of_endpoint(&attempt.endpoint().name, &error);
+                self.end(attempt, &fault);
+                guard.refuse(respond, &fault);
+                None
             }
-        };
-        let mut exchange = Exchange {
-            up: (!end_of_stream).then(|| Pump::new(body, upward, true)),
-            answer,
-            down: Down::Head(respond),
-            grpc: true,
-            code: Code::Unknown,
-            stats: &self.service.stats,
-            endpoint: &endpoint.name,
-        };
-        let end = poll_fn(|cx| {
-            let end = exchange.poll(cx);
-            if end.is_pending() && poll_timer(timer.as_mut(), cx) {
-                return Poll::Ready(End::Failed(Fault::Deadline));
-            }
-            end
-        })
-        .await;
-        self.conclude(guard, attempt, exchange, end);
+        }
+    }
+
+    fn timer(&self) -> Option<Pin<Box<Sleep>>> {
+        self.deadline
+            .map(|deadline| Box::pin(sleep_until(deadline)))
     }
 
     fn pick(&self) -> Result<Attempt, Fault> {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
         self.service
-            .begin_attempt(&snapshot, self.received_ns, &mut rng)
+            .begin_attempt(
+                &snapshot,
+                self.received_ns,
+                RequestInfo::default(),
+                &mut rng,
+            )
             .map_err(|refusal| Fault::Refused {
                 service: self.service.name.clone(),
                 refusal,
@@ -205,7 +226,7 @@ impl<'a> Call<'a> {
         let mut tries = 1;
         loop {
             let endpoint = Arc::clone(attempt.endpoint());
-            let leased = Pool::lease(self.thread, self.service, &endpoint, &self.settings).await;
+            let leased = Pool::lease(&self.thread, &self.service, &endpoint, &self.settings).await;
             let error = match leased {
                 Ok(lease) => return Ok((attempt, lease)),
                 Err(error) => error,
@@ -222,8 +243,8 @@ impl<'a> Call<'a> {
                     false
                 }
             };
-            let fault = error.fault(self.service, &endpoint);
-            attempt.end(fault_outcome(&fault), self.thread.clock.now_ns());
+            let fault = error.fault(&self.service, &endpoint);
+            self.end(attempt, &fault);
             if !again {
                 return Err(fault);
             }
@@ -233,12 +254,20 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Counts out an attempt of which nothing reached the endpoint.
+    fn end(&self, attempt: Attempt, fault: &Fault) {
+        let now_ns = self.thread.clock.now_ns();
+        let latency_ns = now_ns.saturating_sub(self.received_ns);
+        self.service
+            .end_attempt(attempt, now_ns, &Sample::new(fault.outcome(), latency_ns));
+    }
+
     /// The request as the endpoint gets it.
     fn outgoing(&self, mut head: Parts) -> Request<()> {
         if let Some(deadline) = self.deadline {
             let remaining = deadline.saturating_duration_since(Instant::now());
             head.headers
-                .insert("grpc-timeout", deadline::encode(remaining));
+                .insert(&deadline::GRPC_TIMEOUT, deadline::encode(remaining));
         }
         let mut request = Request::new(());
         *request.method_mut() = head.method;
@@ -247,303 +276,13 @@ impl<'a> Call<'a> {
         *request.headers_mut() = head.headers;
         request
     }
-
-    fn conclude(&self, guard: CallGuard<'_>, attempt: Attempt, exchange: Exchange<'_>, end: End) {
-        let now_ns = self.thread.clock.now_ns();
-        match end {
-            End::Complete(code) => {
-                attempt.end(Outcome::Answered(code), now_ns);
-                guard.end(code);
-            }
-            // Dropping the exchange resets the endpoint's stream with CANCEL.
-            End::ClientGone => {
-                attempt.end(Outcome::Censored(Code::Cancelled), now_ns);
-                guard.end(Code::Cancelled);
-            }
-            End::Failed(fault) => {
-                let forced = self.thread.force.is_cancelled();
-                let fault = if forced { Fault::ShuttingDown } else { fault };
-                attempt.end(fault_outcome(&fault), now_ns);
-                let status = fault.status();
-                match exchange.down {
-                    Down::Head(respond) => return guard.refuse(respond, &fault),
-                    Down::Body(mut pump) => {
-                        // Fails only if the client has left meanwhile.
-                        let _ = pump.to.send_trailers(grpc::trailers(&status));
-                    }
-                }
-                guard.end(status.code);
-            }
-        }
-    }
-}
-
-/// How the exchange with the endpoint ended.
-enum End {
-    /// The whole answer was handed to the client.
-    Complete(Code),
-    /// The client reset the call, or its connection is gone.
-    ClientGone,
-    /// Something of ours or of the endpoint's.
-    Failed(Fault),
-}
-
-/// Both directions of a call under way.
-struct Exchange<'a> {
-    /// Client to endpoint; `None` once the request is complete or the endpoint wants no more.
-    up: Option<Pump>,
-    answer: ResponseFuture,
-    down: Down,
-    /// The answer is gRPC: it must end with a status.
-    grpc: bool,
-    /// Status if the answer ends without trailers and is not gRPC.
-    code: Code,
-    stats: &'a ServiceStats,
-    endpoint: &'a str,
-}
-
-/// Endpoint to client.
-enum Down {
-    /// The answer's head has not come.
-    Head(SendResponse<Bytes>),
-    /// Its body is passed on.
-    Body(Pump),
-}
-
-impl Exchange<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if self.poll_up(cx) || self.poll_client_gone(cx) {
-            return Poll::Ready(End::ClientGone);
-        }
-        if matches!(self.down, Down::Head(_)) {
-            if let Some(end) = ready!(self.poll_head(cx)) {
-                return Poll::Ready(end);
-            }
-        }
-        self.poll_body(cx)
-    }
-
-    /// Moves the request. True if the client is gone.
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(pump) = self.up.as_mut() else {
-            return false;
-        };
-        let Poll::Ready(result) = pump.poll(cx, &self.stats.request_bytes) else {
-            return false;
-        };
-        match result {
-            Ok(Source::Ended) => {}
-            Ok(Source::Trailers(trailers)) => {
-                let _ = pump.to.send_trailers(trailers);
-            }
-            Ok(Source::NoTrailers) => {
-                let _ = pump.to.send_data(Bytes::new(), true);
-            }
-            Err(PumpError::Source(_)) => return true,
-            // The endpoint takes no more of the request, and may still be answering (H2-08): its
-            // answer, or the lack of one, decides. What the client sends on is not read.
-            Err(PumpError::Sink) => {}
-        }
-        // No stream is reset by this: the answer's half still holds both.
-        self.up = None;
-        false
-    }
-
-    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> bool {
-        match &mut self.down {
-            Down::Head(respond) => respond.poll_reset(cx).is_ready(),
-            Down::Body(pump) => pump.to.poll_reset(cx).is_ready(),
-        }
-    }
-
-    /// Passes the head on. `Some` if that was the whole answer, or there is none.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        let response = match ready!(Pin::new(&mut self.answer).poll(cx)) {
-            Ok(response) => response,
-            Err(error) => {
-                return Poll::Ready(Some(End::Failed(Fault::of_endpoint(self.endpoint, &error))))
-            }
-        };
-        let (head, body) = response.into_parts();
-        let end_of_stream = body.is_end_stream();
-        self.grpc = grpc::is_grpc(&head.headers);
-        self.code = match head.status.as_u16() {
-            200 if !self.grpc => Code::Ok,
-            status => grpc::code_of_http(status),
-        };
-        if end_of_stream {
-            // Only END_STREAM makes a header block Trailers-Only (H2-05).
-            self.code = grpc::status_code(&head.headers).unwrap_or(self.code);
-        }
-        let mut response = Response::new(());
-        *response.status_mut() = head.status;
-        *response.headers_mut() = head.headers;
-        let Down::Head(respond) = &mut self.down else {
-            return Poll::Ready(None);
-        };
-        let Ok(to) = respond.send_response(response, end_of_stream) else {
-            return Poll::Ready(Some(End::ClientGone));
-        };
-        if end_of_stream {
-            return Poll::Ready(Some(End::Complete(self.code)));
-        }
-        self.down = Down::Body(Pump::new(body, to, !self.grpc));
-        Poll::Ready(None)
-    }
-
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let Down::Body(pump) = &mut self.down else {
-            return Poll::Pending;
-        };
-        Poll::Ready(match ready!(pump.poll(cx, &self.stats.response_bytes)) {
-            Ok(Source::Ended) => End::Complete(self.code),
-            Ok(Source::Trailers(trailers)) => {
-                let code = grpc::status_code(&trailers);
-                let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
-                match pump.to.send_trailers(trailers) {
-                    Ok(()) => End::Complete(code),
-                    Err(_) => End::ClientGone,
-                }
-            }
-            Ok(Source::NoTrailers) if self.grpc => End::Failed(Fault::Truncated {
-                endpoint: self.endpoint.to_owned(),
-            }),
-            Ok(Source::NoTrailers) => match pump.to.send_data(Bytes::new(), true) {
-                Ok(()) => End::Complete(self.code),
-                Err(_) => End::ClientGone,
-            },
-            Err(PumpError::Source(error)) => End::Failed(Fault::of_endpoint(self.endpoint, &error)),
-            Err(PumpError::Sink) => End::ClientGone,
-        })
-    }
-}
-
-/// Moves DATA from one stream to another as far as windows allow.
-struct Pump {
-    from: RecvStream,
-    to: SendStream<Bytes>,
-    /// Taken from `from`, not yet handed to `to`.
-    chunk: Bytes,
-    /// Pass END_STREAM on with the last DATA, instead of leaving the end to the caller.
-    ends: bool,
-}
-
-/// What came after the last DATA.
-enum Source {
-    /// Nothing; END_STREAM has been passed on with it.
-    Ended,
-    /// Trailers, to be passed on.
-    Trailers(HeaderMap),
-    /// Nothing; the end has to be passed on.
-    NoTrailers,
-}
-
-enum PumpError {
-    Source(h2::Error),
-    Sink,
-}
-
-impl Pump {
-    fn new(from: RecvStream, to: SendStream<Bytes>, ends: bool) -> Self {
-        Self {
-            from,
-            to,
-            chunk: Bytes::new(),
-            ends,
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>, moved: &AtomicU64) -> Poll<Result<Source, PumpError>> {
-        loop {
-            while !self.chunk.is_empty() {
-                if ready!(self.poll_hand_on(cx, moved))? {
-                    return Poll::Ready(Ok(Source::Ended));
-                }
-            }
-            match ready!(self.from.poll_data(cx)) {
-                Some(Ok(chunk)) => self.chunk = chunk,
-                Some(Err(error)) => return Poll::Ready(Err(PumpError::Source(error))),
-                None => break,
-            }
-        }
-        Poll::Ready(match ready!(self.from.poll_trailers(cx)) {
-            Ok(Some(trailers)) => Ok(Source::Trailers(trailers)),
-            Ok(None) => Ok(Source::NoTrailers),
-            Err(error) => Err(PumpError::Source(error)),
-        })
-    }
-
-    /// Hands on as much of the chunk as the window takes. True if END_STREAM went with it.
-    fn poll_hand_on(
-        &mut self,
-        cx: &mut Context<'_>,
-        moved: &AtomicU64,
-    ) -> Poll<Result<bool, PumpError>> {
-        self.to.reserve_capacity(self.chunk.len());
-        let room = self.to.capacity().min(self.chunk.len());
-        if room == 0 {
-            return match ready!(self.to.poll_capacity(cx)) {
-                Some(Ok(_)) => Poll::Ready(Ok(false)),
-                Some(Err(_)) | None => Poll::Ready(Err(PumpError::Sink)),
-            };
-        }
-        let part = self.chunk.split_to(room);
-        let ends = self.ends && self.chunk.is_empty() && self.from.is_end_stream();
-        self.to.send_data(part, ends).map_err(|_| PumpError::Sink)?;
-        moved.fetch_add(room as u64, Relaxed);
-        // Given back only now: this is what holds the sender to the pace of the reader.
-        let _ = self.from.flow_control().release_capacity(room);
-        Poll::Ready(Ok(ends))
-    }
-}
-
-/// Counts a call in, and out exactly once with its final status.
-struct CallGuard<'a> {
-    thread: &'a Thread,
-    stats: &'a ServiceStats,
-    received_ns: u64,
-    code: Code,
-}
-
-impl<'a> CallGuard<'a> {
-    fn new(thread: &'a Thread, service: Option<&'a Arc<Service>>, received_ns: u64) -> Self {
-        let stats = service.map_or(&thread.shared.stats.unrouted, |service| &service.stats);
-        stats.in_flight.fetch_add(1, Relaxed);
-        thread.activity.touch();
-        Self {
-            thread,
-            stats,
-            received_ns,
-            code: Code::Unavailable,
-        }
-    }
-
-    fn end(mut self, code: Code) {
-        self.code = code;
-    }
-
-    fn refuse(self, mut respond: SendResponse<Bytes>, fault: &Fault) {
-        let status = fault.status();
-        // Fails only if the client has left meanwhile.
-        let _ = respond.send_response(grpc::trailers_only(&status), true);
-        self.end(status.code);
-    }
-}
-
-impl Drop for CallGuard<'_> {
-    fn drop(&mut self) {
-        let duration_ns = self.thread.clock.now_ns().saturating_sub(self.received_ns);
-        self.stats.in_flight.fetch_sub(1, Relaxed);
-        self.stats.ended[usize::from(self.code.number())].fetch_add(1, Relaxed);
-        self.stats.duration.record(duration_ns);
-    }
 }
 
 /// Waits for `work` unless the client leaves (`None`) or the deadline passes.
 async fn wait<T>(
     mut work: Pin<&mut impl Future<Output = Result<T, Fault>>>,
     respond: &mut SendResponse<Bytes>,
-    mut timer: Pin<&mut Option<Sleep>>,
+    mut timer: Option<&mut Pin<Box<Sleep>>>,
 ) -> Option<Result<T, Fault>> {
     poll_fn(|cx| {
         if let Poll::Ready(result) = work.as_mut().poll(cx) {
@@ -552,27 +291,15 @@ async fn wait<T>(
         if respond.poll_reset(cx).is_ready() {
             return Poll::Ready(None);
         }
-        if poll_timer(timer.as_mut(), cx) {
+        if timer
+            .as_mut()
+            .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        {
             return Poll::Ready(Some(Err(Fault::Deadline)));
         }
         Poll::Pending
     })
     .await
-}
-
-fn poll_timer(timer: Pin<&mut Option<Sleep>>, cx: &mut Context<'_>) -> bool {
-    timer
-        .as_pin_mut()
-        .is_some_and(|timer| timer.poll(cx).is_ready())
-}
-
-fn fault_outcome(fault: &Fault) -> Outcome {
-    let code = fault.status().code;
-    if fault.blames_endpoint() {
-        Outcome::Answered(code)
-    } else {
-        Outcome::Censored(code)
-    }
 }
 
 /// Which service takes the call, if the request itself is within limits.

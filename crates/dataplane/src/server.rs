@@ -1,5 +1,6 @@
-//! One client connection: accept its calls, give each a task, leave politely.
+//! One client connection: accept its calls, hand each over, leave politely.
 
+use std::cell::Cell;
 use std::future::{poll_fn, Future};
 use std::pin::pin;
 use std::rc::Rc;
@@ -7,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::server::{Connection, SendResponse};
-use h2::RecvStream;
-use http::Request;
+use h2::server::Connection;
 
 use crate::io::Rewound;
 use crate::listener::Listener;
@@ -60,7 +59,7 @@ async fn accept_calls(
 ) {
     let mut going_away = pin!(thread.going_away.cancelled());
     let mut leaving = false;
-    let open = Rc::new(std::cell::Cell::new(0_u32));
+    let open = Rc::new(Cell::new(0_u32));
     loop {
         let accepted = poll_fn(|cx| {
             if !leaving && going_away.as_mut().poll(cx).is_ready() {
@@ -71,35 +70,45 @@ async fn accept_calls(
         })
         .await;
         match accepted {
-            Some(Ok(call)) => spawn_call(thread, listener, &open, call),
+            Some(Ok((request, respond))) => {
+                proxy::serve(
+                    thread,
+                    listener,
+                    Slot::take(&open, thread),
+                    request,
+                    respond,
+                );
+            }
             Some(Err(error)) => return tracing::debug!(%error, "client connection ended"),
             None => return,
         }
     }
 }
 
-fn spawn_call(
-    thread: &Rc<Thread>,
-    listener: &Arc<Listener>,
-    open: &Rc<std::cell::Cell<u32>>,
-    (request, respond): (Request<RecvStream>, SendResponse<Bytes>),
-) {
-    let (thread, listener) = (Rc::clone(thread), Arc::clone(listener));
-    let open = Rc::clone(open);
-    open.set(open.get() + 1);
-    if open.get()
-        == thread
-            .shared
-            .routing
-            .load()
-            .limits
-            .max_streams_per_connection
-    {
+/// A call's place on its client connection, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Slot(Rc<Cell<u32>>);
+
+impl Slot {
+    fn take(open: &Rc<Cell<u32>>, thread: &Thread) -> Self {
+        open.set(open.get() + 1);
         // h2 refuses what a client opens beyond the limit it was told; this counts that it is full.
-        thread.shared.stats.hit(Limit::StreamsPerConnection);
+        if open.get()
+            == thread
+                .shared
+                .routing
+                .load()
+                .limits
+                .max_streams_per_connection
+        {
+            thread.shared.stats.hit(Limit::StreamsPerConnection);
+        }
+        Self(Rc::clone(open))
     }
-    tokio::task::spawn_local(async move {
-        proxy::serve(thread, listener, request, respond).await;
-        open.set(open.get() - 1);
-    });
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }

@@ -12,11 +12,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::balancer::{Balancer, View};
 use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
-use crate::endpoint::{Endpoint, Member, Outcome};
+use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
 use crate::histogram::Histogram;
+use crate::orca::LoadReport;
 use crate::rng::Rng;
 use crate::route::Routes;
 
@@ -139,14 +141,6 @@ struct Writer {
     rng: Rng,
     /// Endpoints that left the set while something still held them.
     leaving: Vec<Weak<Endpoint>>,
-}
-
-/// An attempt in flight: whoever holds it has been counted in, and is counted out exactly once.
-#[derive(Debug)]
-pub struct Attempt {
-    endpoint: Arc<Endpoint>,
-    started_ns: u64,
-    ended: bool,
 }
 
 impl Service {
@@ -314,6 +308,7 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         now_ns: u64,
+        request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<(u32, Reason), Refusal> {
         let (index, reason) = match *snapshot.usable {
@@ -321,7 +316,9 @@ impl Service {
             [] => return Err(Refusal::AllWeightZero),
             [only] => (only, Reason::Single),
             _ => {
-                let index = snapshot.balancer.pick(snapshot.view(), now_ns, rng);
+                let index = snapshot
+                    .balancer
+                    .pick(snapshot.view(), now_ns, request, rng);
                 (index, Reason::of(&snapshot.balancer))
             }
         };
@@ -342,11 +339,52 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         now_ns: u64,
+        request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<Attempt, Refusal> {
-        let (index, _) = self.choose(snapshot, now_ns, rng)?;
-        let endpoint = Arc::clone(&snapshot.members[index as usize].endpoint);
-        Ok(Attempt::begin(endpoint, now_ns))
+        let chosen = self.choose(snapshot, now_ns, request, rng)?;
+        let endpoint = Arc::clone(&snapshot.members[chosen.0 as usize].endpoint);
+        Ok(Attempt::begin(endpoint, chosen, request, now_ns))
+    }
+
+    /// Counts an attempt out and tells the balancer in force what became of it. One that is
+    /// dropped instead is counted out as censored.
+    pub fn end_attempt(&self, mut attempt: Attempt, now_ns: u64, sample: &Sample<'_>) {
+        attempt.close(sample.outcome, sample.latency_ns);
+        let snapshot = self.snapshot();
+        snapshot
+            .balancer
+            .ended(snapshot.view(), &attempt, now_ns, sample);
+        if let Some(report) = sample.report {
+            self.reported(attempt.endpoint(), now_ns, report);
+        }
+    }
+
+    /// Takes in a load report, of an answer or out of band.
+    pub fn reported(&self, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
+        let snapshot = self.snapshot();
+        snapshot
+            .balancer
+            .reported(snapshot.view(), endpoint, now_ns, report);
+    }
+
+    /// Replaces the content of `out` by the indices of the endpoints that should be probed after a
+    /// pick, for whoever can probe; empty for a balancer that needs none.
+    pub fn probes_due(&self, snapshot: &Snapshot, now_ns: u64, rng: &mut Rng, out: &mut Vec<u32>) {
+        out.clear();
+        if !snapshot.usable.is_empty() {
+            snapshot
+                .balancer
+                .probes_due(snapshot.view(), now_ns, rng, out);
+        }
+    }
+
+    /// Takes in the answer of a probe.
+    pub fn probed(&self, endpoint: &Endpoint, now_ns: u64, probe: Probe) {
+        let snapshot = self.snapshot();
+        snapshot
+            .balancer
+            .probed(snapshot.view(), endpoint, now_ns, probe);
     }
 
     /// Calls `visit` with every endpoint that still has calls or connections, those that left the
@@ -412,42 +450,6 @@ impl ConnectionConfig {
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
-    }
-}
-
-impl Attempt {
-    fn begin(endpoint: Arc<Endpoint>, started_ns: u64) -> Self {
-        endpoint.live.begin();
-        Self {
-            endpoint,
-            started_ns,
-            ended: false,
-        }
-    }
-
-    /// Whom it was picked for.
-    #[must_use]
-    pub fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoint
-    }
-
-    /// Counts it out with what became of it.
-    pub fn end(mut self, outcome: Outcome, now_ns: u64) {
-        self.ended = true;
-        self.endpoint
-            .live
-            .end(outcome, now_ns.saturating_sub(self.started_ns));
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        // Released on drop, so that a call whose task ends in any way cannot leak it (RS-14).
-        if !self.ended {
-            self.endpoint
-                .live
-                .end(Outcome::Censored(Code::Cancelled), 0);
-        }
     }
 }
 

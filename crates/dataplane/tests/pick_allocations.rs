@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use attnroute_dataplane::address::Address;
+use attnroute_dataplane::attempt::RequestInfo;
 use attnroute_dataplane::balancer::{Balancer, View};
 use attnroute_dataplane::config::{BalancerConfig, ChoiceCount, PathMatch, RouteConfig};
 use attnroute_dataplane::deadline;
@@ -104,7 +105,7 @@ fn a_pick_allocates_nothing() {
             let balancer = Balancer::new(&config, view, None, &mut rng);
             let found = allocations(|| {
                 for now_ns in 0..1000 {
-                    black_box(balancer.pick(view, now_ns, &mut rng));
+                    black_box(balancer.pick(view, now_ns, RequestInfo::default(), &mut rng));
                 }
             });
             assert_eq!(found, 0, "{config:?}");

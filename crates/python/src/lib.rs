@@ -8,7 +8,10 @@ mod rows;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use attnroute_dataplane::attempt::{RequestInfo, Sample};
+use attnroute_dataplane::endpoint::Outcome;
 use attnroute_dataplane::error::{ConfigError as BadConfig, Error};
+use attnroute_dataplane::grpc::Code;
 use attnroute_dataplane::logging::{self, LogFormat};
 use attnroute_dataplane::{metrics, runtime};
 use parking_lot::Mutex;
@@ -171,10 +174,20 @@ impl Picker {
             .map_err(raised)
     }
 
-    fn pick(&self, now_ns: u64) -> PyResult<(u32, &'static str)> {
+    #[pyo3(signature = (now_ns, request_class = 0, key = None))]
+    fn pick(
+        &self,
+        now_ns: u64,
+        request_class: u32,
+        key: Option<u64>,
+    ) -> PyResult<(u32, &'static str)> {
+        let request = RequestInfo {
+            class: request_class,
+            key,
+        };
         self.inner
             .lock()
-            .pick(now_ns)
+            .pick(now_ns, request)
             .map(|(index, reason)| (index, reason.name()))
             .map_err(|refusal| DataPlaneError::new_err(format!("no pick: {refusal:?}")))
     }
@@ -186,10 +199,10 @@ impl Picker {
         latency_ns: u64,
         grpc_status: u32,
     ) -> PyResult<()> {
-        let _ = now_ns;
+        let outcome = Outcome::Answered(Code::from_number(grpc_status));
         self.inner
             .lock()
-            .finished(index, latency_ns, grpc_status)
+            .finished(index, now_ns, &Sample::new(outcome, latency_ns))
             .map_err(raised)
     }
 

@@ -234,6 +234,7 @@ fn load(view: View<'_>, index: u32) -> Load {
 mod tests {
     use super::super::testing::{choose, picks, Fleet};
     use super::super::Balancer;
+    use crate::attempt::RequestInfo;
     use crate::config::{BalancerConfig, ChoiceCount};
     use crate::rng::Rng;
 
@@ -350,7 +351,10 @@ mod tests {
         let fleet = Fleet::new(&[(1.0, 1), (1.0, 0), (1.0, 2)]);
         let mut rng = Rng::new(12);
         let balancer = Balancer::new(&choose(ChoiceCount::All), fleet.view(), None, &mut rng);
-        assert_eq!(balancer.pick(fleet.view(), 0, &mut rng), 1);
+        assert_eq!(
+            balancer.pick(fleet.view(), 0, RequestInfo::default(), &mut rng),
+            1
+        );
         assert_eq!(rng.counter(), 0);
     }
 

@@ -11,8 +11,10 @@ mod round_robin;
 pub use least_request::LeastRequest;
 pub use round_robin::RoundRobin;
 
+use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::config::BalancerConfig;
-use crate::endpoint::Member;
+use crate::endpoint::{Endpoint, Member};
+use crate::orca::LoadReport;
 use crate::rng::Rng;
 
 /// What a pick may look at.
@@ -73,9 +75,9 @@ impl Balancer {
     ///
     /// `now_ns` is monotonic time, for rules that let what they know decay; it never allocates.
     #[must_use]
-    pub fn pick(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
-        // The rules of this enum so far know no time; those that follow do.
-        let _ = now_ns;
+    pub fn pick(&self, view: View<'_>, now_ns: u64, request: RequestInfo, rng: &mut Rng) -> u32 {
+        // The rules of this enum so far know neither; those that follow do.
+        let _ = (now_ns, request);
         debug_assert!(
             !view.usable.is_empty(),
             "the caller answers when no endpoint is usable"
@@ -84,6 +86,27 @@ impl Balancer {
             Self::RoundRobin(balancer) => balancer.pick(view),
             Self::LeastRequest(balancer) => balancer.pick(view, rng),
         }
+    }
+
+    /// Learns from an attempt that has ended and is no longer counted as in flight. `view` is that
+    /// of the snapshot in force, which the endpoint may have left.
+    pub fn ended(&self, view: View<'_>, attempt: &Attempt, now_ns: u64, sample: &Sample<'_>) {
+        let _ = (view, attempt, now_ns, sample);
+    }
+
+    /// Learns from a load report.
+    pub fn reported(&self, view: View<'_>, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
+        let _ = (view, endpoint, now_ns, report);
+    }
+
+    /// Adds the indices of the endpoints to probe after a pick.
+    pub fn probes_due(&self, view: View<'_>, now_ns: u64, rng: &mut Rng, out: &mut Vec<u32>) {
+        let _ = (view, now_ns, rng, out);
+    }
+
+    /// Learns from the answer of a probe.
+    pub fn probed(&self, view: View<'_>, endpoint: &Endpoint, now_ns: u64, probe: Probe) {
+        let _ = (view, endpoint, now_ns, probe);
     }
 
     /// The probability that the rule gives each member now: `out` has one place per member, 0 for
@@ -122,6 +145,7 @@ mod tests {
 
     use super::testing::{choose, picks, Fleet};
     use super::Balancer;
+    use crate::attempt::RequestInfo;
     use crate::config::{BalancerConfig, ChoiceCount};
     use crate::rng::Rng;
 
@@ -217,7 +241,8 @@ mod tests {
             );
             // Calls that stay count at once, before anything else is known.
             for _ in 0..800 {
-                let picked = balancer.pick(fleet.view(), 0, &mut rng) as usize;
+                let picked =
+                    balancer.pick(fleet.view(), 0, RequestInfo::default(), &mut rng) as usize;
                 fleet.members[picked]
                     .endpoint
                     .live
@@ -239,7 +264,7 @@ mod tests {
             let mut rng = Rng::new(seed);
             let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
             for now_ns in 0..100 {
-                let picked = balancer.pick(fleet.view(), now_ns, &mut rng);
+                let picked = balancer.pick(fleet.view(), now_ns, RequestInfo::default(), &mut rng);
                 prop_assert!(fleet.usable.contains(&picked));
             }
         }
@@ -249,7 +274,7 @@ mod tests {
             let [first, second] = [(); 2].map(|()| {
                 let mut rng = Rng::new(seed);
                 let balancer = Balancer::new(&config, fleet.view(), None, &mut rng);
-                [(); 50].map(|()| balancer.pick(fleet.view(), 0, &mut rng))
+                [(); 50].map(|()| balancer.pick(fleet.view(), 0, RequestInfo::default(), &mut rng))
             });
             prop_assert_eq!(first, second);
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Balancer, View};
 use crate::address::Address;
+use crate::attempt::RequestInfo;
 use crate::config::{BalancerConfig, ChoiceCount};
 use crate::endpoint::{Endpoint, Member};
 use crate::rng::Rng;
@@ -66,7 +67,7 @@ pub(super) fn choose(choice_count: ChoiceCount) -> BalancerConfig {
 pub(super) fn picks(balancer: &Balancer, fleet: &Fleet, count: u32, rng: &mut Rng) -> Vec<u32> {
     let mut counts = vec![0; fleet.members.len()];
     for _ in 0..count {
-        counts[balancer.pick(fleet.view(), 0, rng) as usize] += 1;
+        counts[balancer.pick(fleet.view(), 0, RequestInfo::default(), rng) as usize] += 1;
     }
     counts
 }

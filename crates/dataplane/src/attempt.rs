@@ -1,0 +1,186 @@
+//! An attempt: one try of a call at one endpoint, from the pick to what became of it.
+//!
+//! [`crate::service::Service::begin_attempt`] counts it in, and it is counted out exactly once:
+//! by [`crate::service::Service::end_attempt`] with what was learned from it, or by being dropped,
+//! which says nothing about the endpoint. The forward path and the simulator use the same two, so
+//! that a balancer learns the same things in both.
+
+use std::sync::Arc;
+
+use crate::endpoint::{Endpoint, Outcome};
+use crate::grpc::Code;
+use crate::orca::LoadReport;
+use crate::service::Reason;
+
+/// A failure counts as at least this long in a balancer that goes by latency, so that an endpoint
+/// which fails fast attracts nothing.
+const FAILURE_PENALTY_NS: u64 = 1_000_000_000;
+
+/// What a pick may know of the call that it places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestInfo {
+    /// Index of its request class; 0 where there are none.
+    pub class: u32,
+    /// Hash of the header or sticky key that `ring_hash` and `maglev` go by; without one they
+    /// place the call at random.
+    pub key: Option<u64>,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample<'a> {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Request headers received to end of answer; of a streaming method, to its first message.
+    pub latency_ns: u64,
+    /// How long the endpoint asked not to be called again.
+    pub push_back_ns: Option<u64>,
+    /// The load report that came with the answer.
+    pub report: Option<&'a LoadReport>,
+}
+
+impl Sample<'_> {
+    /// A sample without push-back and report.
+    #[must_use]
+    pub const fn new(outcome: Outcome, latency_ns: u64) -> Self {
+        Self {
+            outcome,
+            latency_ns,
+            push_back_ns: None,
+            report: None,
+        }
+    }
+
+    /// The latency that balancers record, in nanoseconds: of a success its own, of a failure the
+    /// largest of push-back, 1 s and `estimate_ns`, what the balancer believed so far. `None`
+    /// where the outcome says nothing about the endpoint.
+    #[must_use]
+    pub fn charged_ns(&self, estimate_ns: f64) -> Option<f64> {
+        match self.outcome {
+            Outcome::Censored(_) => None,
+            Outcome::Answered(code) if code.is_failure() => {
+                let asked = self.push_back_ns.unwrap_or(0).max(FAILURE_PENALTY_NS);
+                Some((asked as f64).max(estimate_ns))
+            }
+            Outcome::Answered(_) => Some(self.latency_ns as f64),
+        }
+    }
+}
+
+/// The answer of a probe: what an endpoint says of itself between calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// Calls in the endpoint, from everybody.
+    pub inflight: u32,
+    /// Recent latency at about that many calls; 0 where it has none.
+    pub latency_ns: u64,
+}
+
+/// An attempt in flight.
+#[derive(Debug)]
+pub struct Attempt {
+    endpoint: Arc<Endpoint>,
+    index: u32,
+    reason: Reason,
+    request: RequestInfo,
+    started_ns: u64,
+    in_flight: u32,
+    ended: bool,
+}
+
+impl Attempt {
+    pub(crate) fn begin(
+        endpoint: Arc<Endpoint>,
+        (index, reason): (u32, Reason),
+        request: RequestInfo,
+        started_ns: u64,
+    ) -> Self {
+        let in_flight = endpoint.live.begin();
+        Self {
+            endpoint,
+            index,
+            reason,
+            request,
+            started_ns,
+            in_flight,
+            ended: false,
+        }
+    }
+
+    /// Whom it was picked for.
+    #[must_use]
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// Index of the endpoint in the snapshot of the pick.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Why it was picked.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// What the pick knew of the call.
+    #[must_use]
+    pub fn request(&self) -> RequestInfo {
+        self.request
+    }
+
+    /// When it was picked, on the clock of whoever asked.
+    #[must_use]
+    pub fn started_ns(&self) -> u64 {
+        self.started_ns
+    }
+
+    /// Attempts of ours that the endpoint had in flight at the pick, without this one.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Counts it out.
+    pub(crate) fn close(&mut self, outcome: Outcome, latency_ns: u64) {
+        if !self.ended {
+            self.ended = true;
+            self.endpoint.live.end(outcome, latency_ns);
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        // Released on drop, so that a call whose task ends in any way cannot leak it (RS-14).
+        self.close(Outcome::Censored(Code::Cancelled), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sample;
+    use crate::endpoint::Outcome;
+    use crate::grpc::Code;
+
+    #[test]
+    fn a_failure_is_charged_what_is_longest() {
+        let failed = |push_back_ns| Sample {
+            push_back_ns,
+            ..Sample::new(Outcome::Answered(Code::Unavailable), 1_000)
+        };
+        assert_eq!(failed(None).charged_ns(0.0), Some(1e9));
+        assert_eq!(failed(Some(3_000_000_000)).charged_ns(0.0), Some(3e9));
+        assert_eq!(failed(Some(5)).charged_ns(2e9), Some(2e9));
+    }
+
+    #[test]
+    fn a_success_is_charged_its_latency_and_a_cancelled_call_nothing() {
+        let sample = |outcome| Sample::new(outcome, 1_000).charged_ns(5e9);
+        assert_eq!(sample(Outcome::Answered(Code::Ok)), Some(1e3));
+        assert_eq!(sample(Outcome::Answered(Code::NotFound)), Some(1e3));
+        assert_eq!(sample(Outcome::Censored(Code::Cancelled)), None);
+    }
+}

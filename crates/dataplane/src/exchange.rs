@@ -1,0 +1,420 @@
+//! A call under way: the state machine that moves its frames in both directions.
+//!
+//! Back-pressure is end to end: a frame is taken from one side only when the other side's window
+//! has room, and its receive window is given back only when it was handed on. Nothing is collected
+//! before it is sent, and no message is looked into.
+//!
+//! A future of its own instead of an `async fn`: it is the memory of a stream, so its size counts.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::task::{ready, Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Response};
+use tokio::time::Sleep;
+
+use crate::attempt::{Attempt, Sample};
+use crate::endpoint::Outcome;
+use crate::fault::Fault;
+use crate::grpc::{self, Code};
+use crate::pool::Lease;
+use crate::runtime::Thread;
+use crate::server::Slot;
+use crate::service::{Service, ServiceStats};
+
+/// Counts a call in, and out exactly once with its final status.
+#[derive(Debug)]
+pub(crate) struct CallGuard {
+    pub(crate) thread: Rc<Thread>,
+    /// `None` for calls that no service takes.
+    pub(crate) service: Option<Arc<Service>>,
+    /// When the request headers were there.
+    pub(crate) received_ns: u64,
+    code: Code,
+    _slot: Slot,
+}
+
+/// Both directions of a call. Resolves when the client has its whole answer, or has left.
+pub(crate) struct Exchange {
+    /// Client to endpoint; `None` once the request is complete or the endpoint wants no more.
+    up: Option<Pump>,
+    answer: ResponseFuture,
+    down: Down,
+    /// The answer is gRPC: it must end with a status.
+    grpc: bool,
+    /// Status if the answer ends without trailers and is not gRPC.
+    code: Code,
+    /// Only where there is a deadline.
+    timer: Option<Pin<Box<Sleep>>>,
+    attempt: Option<Attempt>,
+    guard: CallGuard,
+    _lease: Lease,
+}
+
+/// Endpoint to client.
+enum Down {
+    /// The answer's head has not come.
+    Head(SendResponse<Bytes>),
+    /// Its body is passed on.
+    Body(Pump),
+}
+
+/// How the exchange with the endpoint ended.
+enum End {
+    /// The whole answer was handed to the client.
+    Complete(Code),
+    /// The client reset the call, or its connection is gone.
+    ClientGone,
+    /// Something of ours or of the endpoint's.
+    Failed(Fault),
+}
+
+impl CallGuard {
+    pub(crate) fn new(
+        thread: &Rc<Thread>,
+        service: Option<Arc<Service>>,
+        received_ns: u64,
+        slot: Slot,
+    ) -> Self {
+        let thread = Rc::clone(thread);
+        thread.activity.touch();
+        let guard = Self {
+            thread,
+            service,
+            received_ns,
+            code: Code::Unavailable,
+            _slot: slot,
+        };
+        guard.stats().in_flight.fetch_add(1, Relaxed);
+        guard
+    }
+
+    pub(crate) fn stats(&self) -> &ServiceStats {
+        self.service
+            .as_ref()
+            .map_or(&self.thread.shared.stats.unrouted, |service| &service.stats)
+    }
+
+    pub(crate) fn end(mut self, code: Code) {
+        self.code = code;
+    }
+
+    /// Ends a call whose answer has not begun.
+    pub(crate) fn refuse(mut self, mut respond: SendResponse<Bytes>, fault: &Fault) {
+        let status = fault.status();
+        self.code = status.code;
+        // Fails only if the client has left meanwhile.
+        let _ = respond.send_response(grpc::trailers_only(&status), true);
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        let duration_ns = self.thread.clock.now_ns().saturating_sub(self.received_ns);
+        let stats = self.stats();
+        stats.in_flight.fetch_sub(1, Relaxed);
+        stats.ended[usize::from(self.code.number())].fetch_add(1, Relaxed);
+        stats.duration.record(duration_ns);
+    }
+}
+
+/// What an [`Exchange`] is made of once the endpoint's stream is open.
+pub(crate) struct Parts {
+    pub(crate) guard: CallGuard,
+    pub(crate) attempt: Attempt,
+    pub(crate) lease: Lease,
+    pub(crate) timer: Option<Pin<Box<Sleep>>>,
+    /// The request's body and where it goes; `None` if it ended with its headers.
+    pub(crate) up: Option<(RecvStream, SendStream<Bytes>)>,
+    pub(crate) answer: ResponseFuture,
+    pub(crate) respond: SendResponse<Bytes>,
+}
+
+impl Exchange {
+    /// Takes a call over. What is there of the request's body goes out at once, in the same write
+    /// as its headers.
+    pub(crate) fn begin(parts: Parts) -> Self {
+        let mut exchange = Self {
+            up: parts.up.map(|(from, to)| Pump::new(from, to, true)),
+            answer: parts.answer,
+            down: Down::Head(parts.respond),
+            grpc: true,
+            code: Code::Unknown,
+            timer: parts.timer,
+            attempt: Some(parts.attempt),
+            guard: parts.guard,
+            _lease: parts.lease,
+        };
+        // The task's first poll registers the waker; a client that left is found then, too.
+        let _ = exchange.poll_up(&mut Context::from_waker(Waker::noop()));
+        exchange
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.poll_up(cx) || self.poll_client_gone(cx) {
+            return Poll::Ready(End::ClientGone);
+        }
+        let answered = match self.down {
+            Down::Head(_) => self.poll_head(cx),
+            Down::Body(_) => Poll::Ready(None),
+        };
+        let end = match answered {
+            Poll::Ready(Some(end)) => return Poll::Ready(end),
+            Poll::Ready(None) => self.poll_body(cx),
+            Poll::Pending => Poll::Pending,
+        };
+        if end.is_pending()
+            && self
+                .timer
+                .as_mut()
+                .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        {
+            return Poll::Ready(End::Failed(Fault::Deadline));
+        }
+        end
+    }
+
+    /// Moves the request. True if the client is gone.
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(pump) = self.up.as_mut() else {
+            return false;
+        };
+        let Poll::Ready(result) = pump.poll(cx, &self.guard.stats().request_bytes) else {
+            return false;
+        };
+        match result {
+            Ok(Source::Ended) => {}
+            Ok(Source::Trailers(trailers)) => {
+                let _ = pump.to.send_trailers(trailers);
+            }
+            Ok(Source::NoTrailers) => {
+                let _ = pump.to.send_data(Bytes::new(), true);
+            }
+            Err(PumpError::Source(_)) => return true,
+            // The endpoint takes no more of the request, and may still be answering (H2-08): its
+            // answer, or the lack of one, decides. What the client sends on is not read.
+            Err(PumpError::Sink) => {}
+        }
+        // No stream is reset by this: the answer's half still holds both.
+        self.up = None;
+        false
+    }
+
+    fn poll_client_gone(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.down {
+            Down::Head(respond) => respond.poll_reset(cx).is_ready(),
+            Down::Body(pump) => pump.to.poll_reset(cx).is_ready(),
+        }
+    }
+
+    /// Passes the head on. `Some` if that was the whole answer, or there is none.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let response = match ready!(Pin::new(&mut self.answer).poll(cx)) {
+            Ok(response) => response,
+            Err(error) => return Poll::Ready(Some(End::Failed(self.fault_of(&error)))),
+        };
+        let (head, body) = response.into_parts();
+        let end_of_stream = body.is_end_stream();
+        self.grpc = grpc::is_grpc(&head.headers);
+        self.code = match head.status.as_u16() {
+            200 if !self.grpc => Code::Ok,
+            status => grpc::code_of_http(status),
+        };
+        if end_of_stream {
+            // Only END_STREAM makes a header block Trailers-Only (H2-05).
+            self.code = grpc::status_code(&head.headers).unwrap_or(self.code);
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        let Down::Head(respond) = &mut self.down else {
+            return Poll::Ready(None);
+        };
+        let Ok(to) = respond.send_response(response, end_of_stream) else {
+            return Poll::Ready(Some(End::ClientGone));
+        };
+        if end_of_stream {
+            return Poll::Ready(Some(End::Complete(self.code)));
+        }
+        self.down = Down::Body(Pump::new(body, to, !self.grpc));
+        Poll::Ready(None)
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let Down::Body(pump) = &mut self.down else {
+            return Poll::Pending;
+        };
+        let moved = ready!(pump.poll(cx, &self.guard.stats().response_bytes));
+        Poll::Ready(match moved {
+            Ok(Source::Ended) => End::Complete(self.code),
+            Ok(Source::Trailers(trailers)) => {
+                let code = grpc::status_code(&trailers);
+                let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
+                match pump.to.send_trailers(trailers) {
+                    Ok(()) => End::Complete(code),
+                    Err(_) => End::ClientGone,
+                }
+            }
+            Ok(Source::NoTrailers) if self.grpc => End::Failed(Fault::Truncated {
+                endpoint: self.endpoint(),
+            }),
+            Ok(Source::NoTrailers) => match pump.to.send_data(Bytes::new(), true) {
+                Ok(()) => End::Complete(self.code),
+                Err(_) => End::ClientGone,
+            },
+            Err(PumpError::Source(error)) => End::Failed(self.fault_of(&error)),
+            Err(PumpError::Sink) => End::ClientGone,
+        })
+    }
+
+    fn endpoint(&self) -> String {
+        self.attempt
+            .as_ref()
+            .map(|attempt| attempt.endpoint().name.clone())
+            .unwrap_or_default()
+    }
+
+    fn fault_of(&self, error: &h2::Error) -> Fault {
+        if self.guard.thread.force.is_cancelled() {
+            return Fault::ShuttingDown;
+        }
+        Fault::of_endpoint(&self.endpoint(), error)
+    }
+
+    /// Tells the client what it does not know yet, and the statistics what became of the attempt.
+    /// What is left open of the endpoint's stream is reset with CANCEL when the exchange drops.
+    fn conclude(&mut self, end: End) {
+        let (outcome, code) = match end {
+            End::Complete(code) => (Outcome::Answered(code), code),
+            End::ClientGone => (Outcome::Censored(Code::Cancelled), Code::Cancelled),
+            End::Failed(fault) => {
+                let status = fault.status();
+                // Both fail only if the client has left meanwhile.
+                let _ = match &mut self.down {
+                    Down::Head(respond) => respond
+                        .send_response(grpc::trailers_only(&status), true)
+                        .map(drop),
+                    Down::Body(pump) => pump.to.send_trailers(grpc::trailers(&status)),
+                };
+                (fault.outcome(), status.code)
+            }
+        };
+        if let (Some(attempt), Some(service)) = (self.attempt.take(), &self.guard.service) {
+            let now_ns = self.guard.thread.clock.now_ns();
+            let latency_ns = now_ns.saturating_sub(attempt.started_ns());
+            service.end_attempt(attempt, now_ns, &Sample::new(outcome, latency_ns));
+        }
+        self.guard.code = code;
+    }
+}
+
+impl Future for Exchange {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let end = ready!(self.poll_end(cx));
+        self.conclude(end);
+        Poll::Ready(())
+    }
+}
+
+/// Moves DATA from one stream to another as far as windows allow.
+struct Pump {
+    from: RecvStream,
+    to: SendStream<Bytes>,
+    /// Taken from `from`, not yet handed to `to`.
+    chunk: Bytes,
+    /// Pass END_STREAM on with the last DATA, instead of leaving the end to the caller.
+    ends: bool,
+}
+
+/// What came after the last DATA.
+enum Source {
+    /// Nothing; END_STREAM has been passed on with it.
+    Ended,
+    /// Trailers, to be passed on.
+    Trailers(HeaderMap),
+    /// Nothing; the end has to be passed on.
+    NoTrailers,
+}
+
+enum PumpError {
+    Source(h2::Error),
+    Sink,
+}
+
+impl Pump {
+    fn new(from: RecvStream, to: SendStream<Bytes>, ends: bool) -> Self {
+        Self {
+            from,
+            to,
+            chunk: Bytes::new(),
+            ends,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, moved: &AtomicU64) -> Poll<Result<Source, PumpError>> {
+        loop {
+            while !self.chunk.is_empty() {
+                if ready!(self.poll_hand_on(cx, moved))? {
+                    return Poll::Ready(Ok(Source::Ended));
+                }
+            }
+            match ready!(self.from.poll_data(cx)) {
+                Some(Ok(chunk)) => self.chunk = chunk,
+                Some(Err(error)) => return Poll::Ready(Err(PumpError::Source(error))),
+                None => break,
+            }
+        }
+        Poll::Ready(match ready!(self.from.poll_trailers(cx)) {
+            Ok(Some(trailers)) => Ok(Source::Trailers(trailers)),
+            Ok(None) => Ok(Source::NoTrailers),
+            Err(error) => Err(PumpError::Source(error)),
+        })
+    }
+
+    /// Hands on as much of the chunk as the window takes. True if END_STREAM went with it.
+    fn poll_hand_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        moved: &AtomicU64,
+    ) -> Poll<Result<bool, PumpError>> {
+        self.to.reserve_capacity(self.chunk.len());
+        let room = self.to.capacity().min(self.chunk.len());
+        if room == 0 {
+            return match ready!(self.to.poll_capacity(cx)) {
+                Some(Ok(_)) => Poll::Ready(Ok(false)),
+                Some(Err(_)) | None => Poll::Ready(Err(PumpError::Sink)),
+            };
+        }
+        let part = self.chunk.split_to(room);
+        let ends = self.ends && self.chunk.is_empty() && self.from.is_end_stream();
+        self.to.send_data(part, ends).map_err(|_| PumpError::Sink)?;
+        moved.fetch_add(room as u64, Relaxed);
+        // Given back only now: this is what holds the sender to the pace of the reader.
+        let _ = self.from.flow_control().release_capacity(room);
+        Poll::Ready(Ok(ends))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Exchange;
+
+    #[test]
+    fn a_call_under_way_stays_small() {
+        // Memory per stream, and bytes that are copied when its task is spawned.
+        assert!(
+            size_of::<Exchange>() <= 512,
+            "{} bytes",
+            size_of::<Exchange>()
+        );
+    }
+}
