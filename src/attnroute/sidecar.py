@@ -61,6 +61,9 @@ FIRST_ANSWERS_TIMEOUT_S = 5.0
 """How long the listeners wait for the sources' first answers; what is missing then is waited for
 in `/readyz`, so that a slow source of one service does not keep the others from serving."""
 
+# Stands for a file that could not be read; no content has this hash.
+_NO_CONTENT = "0" * 64
+
 READY_POLL_S = 1.0
 RESTART_DELAY_S = 5.0
 
@@ -101,8 +104,6 @@ class Plane(Protocol):
 def run(options: Options) -> int:
     """Runs a sidecar until it is told to stop; returns the exit code."""
     logs.configure(options.log_format)
-    # gRPC's core writes lines of its own format to stderr; what matters in them we say ourselves.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return asyncio.run(_main(options))
 
 
@@ -209,6 +210,7 @@ class Sidecar:
         self._considered = loaded.sha256
         self._watcher = FileWatcher()
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
         self._metrics = ControlMetrics(__version__)
         self._telemetry = Telemetry(plane, clock)
         self._sources = Sources(plane, self._metrics, self._state_changed.set)
@@ -289,7 +291,8 @@ class Sidecar:
         await self._start_admin()
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._want_reload, None)
-        for work in (self._become_ready, self._tick, self._watch_file, self._reload_when_wanted):
+        self._watch_again()
+        for work in (self._become_ready, self._tick, self._reload_when_wanted):
             self._tasks.append(asyncio.create_task(self._keep_running(work)))
 
     async def _start_admin(self) -> None:
@@ -339,9 +342,19 @@ class Sidecar:
             self._metrics.tick_duration.observe(time.perf_counter() - began_s)
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
+    def _watch_again(self) -> None:
+        """Follows the policy file from the content that was looked at last. Begun anew whenever a
+        signal made us look: a watcher that missed a content in between would take the return to
+        an older one for no change, and an error that was mended would stay on display."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = asyncio.create_task(self._keep_running(self._watch_file))
+
     async def _watch_file(self) -> None:
         changes = watch_policy(
-            self._options.config, known_sha256=self._considered, watcher=self._watcher
+            self._options.config,
+            known_sha256=self._considered or _NO_CONTENT,
+            watcher=self._watcher,
         )
         async with aclosing(changes):
             async for content in changes:
@@ -366,8 +379,10 @@ class Sidecar:
         content = seen or await asyncio.to_thread(_read_policy, self._options.config)
         digest = "" if content is None else hashlib.sha256(content).hexdigest()
         if seen is not None and digest == self._considered:
-            return  # SIGHUP was faster than the watcher
+            return  # a signal was faster than the watcher
         self._considered = digest
+        if seen is None:
+            self._watch_again()
         try:
             loaded = await asyncio.to_thread(load_policy, self._options.config, content)
             if loaded.sha256 == self._loaded.sha256:
@@ -479,9 +494,10 @@ class Sidecar:
 
     async def close(self) -> None:
         """Stops everything that was started; the data plane last."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._watching] if self._watching else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._sources.close()
         await self._admin.stop()
         await self._http.stop()

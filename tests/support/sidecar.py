@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.wait import patience_s, until_blocking
 
@@ -171,13 +172,13 @@ class Sidecar:
 
     @property
     def admin(self) -> str:
-        """Address of the admin gRPC API."""
-        return str(self.ports["admin"]["grpc"])
+        """Address of the admin gRPC API; known before the sidecar is ready."""
+        return str(self.logged("listening")["admin"]["grpc"])
 
     @property
     def http(self) -> str:
-        """Address of the HTTP pages."""
-        return str(self.ports["admin"]["http"])
+        """Address of the HTTP pages; known before the sidecar is ready."""
+        return str(self.logged("listening")["admin"]["http"])
 
     @property
     def stderr(self) -> str:
@@ -195,21 +196,24 @@ class Sidecar:
         def find() -> dict[str, Any] | None:
             return next((line for line in self.log if message in line["message"]), None)
 
-        self.until(find, f"log line `{message}`")
+        self.until(lambda: find() or self.process.poll() is not None, f"log line `{message}`")
         found = find()
-        assert found is not None
+        assert found is not None, f"the sidecar ended without `{message}`:\n{self.stderr}"
         return found
 
     def get(self, path: str, accept: str = "*/*") -> HttpAnswer:
         """A page of the sidecar."""
         return http_get(self.http, path, accept)
 
+    def metrics(self) -> Sequence[Metric]:
+        """/metrics, read by the official parser."""
+        return list(text_string_to_metric_families(self.get("/metrics").body.decode()))
+
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of that name with those labels, from /metrics; 0 without any."""
-        families = text_string_to_metric_families(self.get("/metrics").body.decode())
         return sum(
             sample.value
-            for family in families
+            for family in self.metrics()
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )

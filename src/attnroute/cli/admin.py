@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,15 @@ def admin_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def quiet_grpc() -> None:
+    """Keeps gRPC's core from writing lines of its own format to stderr; what matters in them we say
+    ourselves. Works only before gRPC is imported. GRPC_VERBOSITY of the environment wins."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def open_client(address: str) -> AdminClient:
     """A client of the sidecar there; gRPC is loaded only now."""
+    quiet_grpc()
     from attnroute.admin.client import AdminClient
 
     return AdminClient(address)

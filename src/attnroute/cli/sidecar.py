@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from attnroute.cli.admin import quiet_grpc
+
 _EPILOG = """\b
 Examples:
   attnroute sidecar --config policy.yaml
@@ -33,6 +35,7 @@ INT drains and ends with 130, a second TERM or INT ends open calls now.
 @click.pass_context
 def command(context: click.Context, *, config: Path, ports_file: Path | None) -> None:
     """Run the sidecar proxy until it is told to stop."""
+    quiet_grpc()
     from attnroute.logs import choose_format
     from attnroute.sidecar import Options, run
 

@@ -1,0 +1,109 @@
+"""Metrics of a real sidecar, read by the official parser, promtool and a real Prometheus."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.support.prometheus import PROMTOOL, prometheus
+from tests.support.sidecar import Sidecar, minimal_policy
+from tests.support.sync_peer import sync_channel, sync_peer, unary
+
+Start = Callable[..., Sidecar]
+
+CALLS = 20
+
+
+def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
+    """A sidecar that has seen good calls, a refused one and a failed reload."""
+    policy = minimal_policy(address)
+    sidecar = start_sidecar(policy)
+    with sync_channel(sidecar.address) as channel:
+        for _ in range(CALLS):
+            unary(channel)
+    with (
+        sync_channel(sidecar.address, authority="nowhere") as channel,
+        pytest.raises(grpc.RpcError),
+    ):
+        unary(channel)
+    sidecar.write_policy(policy + "oddity: 1\n")
+    sidecar.until(lambda: sidecar.metric("attnroute_policy_rejected") == 1, "the failed reload")
+    return sidecar
+
+
+def test_the_page_is_one_valid_exposition(start_sidecar: Start) -> None:
+    with sync_peer() as peer:
+        sidecar = with_traffic(start_sidecar, peer.address)
+        answer = sidecar.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
+        families = sidecar.metrics()
+    assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
+    twice = [
+        name for name, count in Counter(family.name for family in families).items() if count > 1
+    ]
+    assert twice == []
+    assert [family.name for family in families if family.type == "unknown"] == []
+    assert [family.name for family in families if not family.documentation] == []
+    samples = [
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in families
+        for sample in family.samples
+    ]
+    assert [sample for sample, count in Counter(samples).items() if count > 1] == []
+    assert [name for name, _labels in samples if name.endswith("_created")] == []
+    # Both halves of the page are there.
+    names = {family.name for family in families}
+    assert names >= {
+        "attnroute_requests",
+        "attnroute_request_duration_seconds",
+        "attnroute_picks",
+        "attnroute_endpoint_inflight",
+        "attnroute_limit_hits",
+        "attnroute_tick_duration_seconds",
+        "attnroute_policy_info",
+        "process_resident_memory_bytes",
+    }
+
+
+def test_nothing_has_labels_of_method_and_endpoint_at_once(start_sidecar: Start) -> None:
+    with sync_peer() as peer:
+        sidecar = with_traffic(start_sidecar, peer.address)
+        for family in sidecar.metrics():
+            for sample in family.samples:
+                assert len({"method", "request_class", "endpoint"} & set(sample.labels)) <= 1
+
+
+def test_promtool_finds_nothing_to_complain_about(start_sidecar: Start) -> None:
+    assert PROMTOOL.exists(), "run `scripts/fetch-debs prometheus`"
+    with sync_peer() as peer:
+        page = with_traffic(start_sidecar, peer.address).get("/metrics").body
+    checked = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=page, capture_output=True, check=False, timeout=60
+    )
+    assert (checked.stdout + checked.stderr).decode() == ""
+    assert checked.returncode == 0
+
+
+def test_a_real_prometheus_scrapes_it(start_sidecar: Start, tmp_path: Path) -> None:
+    with sync_peer() as peer:
+        sidecar = with_traffic(start_sidecar, peer.address)
+        with prometheus(tmp_path, sidecar.http) as server:
+            sidecar.until(lambda: server.value("up") == 1, "a scrape")
+            assert server.target()["lastError"] == ""
+            ok = 'attnroute_requests_total{service="cart",grpc_status="OK"}'
+            assert server.value(ok) == CALLS
+            assert server.value('attnroute_picks_total{service="cart"}') == CALLS
+            count = 'attnroute_request_duration_seconds_count{service="cart"}'
+            assert server.value(count) == CALLS
+            quantile = "histogram_quantile(0.5, attnroute_request_duration_seconds_bucket)"
+            assert 0 < server.value(quantile) < 60
+            assert server.value('attnroute_policy_reloads_total{result="rejected"}') == 1
+
+            with sync_channel(sidecar.address) as channel:
+                unary(channel)
+            sidecar.until(lambda: server.value(ok) == CALLS + 1, "the next scrape")
+            # Not one of the scrapes failed meanwhile.
+            assert server.value("min_over_time(up[1m])") == 1
