@@ -190,7 +190,16 @@ def _validate(parse: _Parse, model: type[_Model], check: Callable[[Tree], list[P
     try:
         validated = model.model_validate(tree.plain())
     except ValidationError as error:
-        problems = [*problems, *problems_of(error, tree, model)]
+        # What YAML says wrongly at a place explains what the schema finds wrong there.
+        known = {(problem.line, problem.column) for problem in problems}
+        problems = [
+            *problems,
+            *(
+                problem
+                for problem in problems_of(error, tree, model)
+                if (problem.line, problem.column) not in known
+            ),
+        ]
     problems = sorted({*problems, *check(tree)})
     if len(problems) > _PROBLEMS_MAX:
         last = problems[_PROBLEMS_MAX]
@@ -341,7 +350,7 @@ class _Composer:
         if plain and node.raw == "<<":
             self._note(*at, "merge keys (`<<`) are not supported; write the keys out")
             frame.drops_next = True
-        elif node.value is None:
+        elif node.value is None and not node.raw:
             self._note(*at, "a key is missing before the colon")
             frame.drops_next = True
         elif plain and not isinstance(node.value, str) and not self._is_free():
@@ -465,4 +474,6 @@ class _Composer:
 
 
 def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
     return "a boolean" if isinstance(value, bool) else "a number"

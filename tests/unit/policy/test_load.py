@@ -181,7 +181,7 @@ def test_files_that_are_no_policy_at_all(text: str | bytes, found: list[str]) ->
         ("limits: !secret {}", "4:17: tag `!secret` is not supported; remove it"),
         ("? [a] : 1", "4:11: a list or mapping stands as a key; a key is text"),
         ("? {? {a: 1} : 2} : 1", "4:11: a list or mapping stands as a key; a key is text"),
-        ("~: 1", "4:9: a key is missing before the colon"),
+        ("~: 1", '4:9: key `~` reads as nothing; put it in quotes: `"~"`'),
         ("limits: {}, limits: {}", "4:21: key `limits` stands twice, first at 4:9; remove one"),
         ('limits: {}, "limits": {}', "4:21: key `limits` stands twice, first at 4:9; remove one"),
     ],
@@ -200,6 +200,10 @@ def test_a_key_that_stands_three_times_is_reported_twice() -> None:
         "2:1: key `a` stands twice, first at 1:1; remove one",
         "3:1: key `a` stands twice, first at 1:1; remove one",
     ]
+
+
+def test_a_colon_without_a_key() -> None:
+    assert problems("?\n: 1\n" + MINIMAL) == ["1:2: a key is missing before the colon"]
 
 
 def test_a_second_document_is_refused() -> None:
