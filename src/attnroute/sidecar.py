@@ -31,7 +31,7 @@ from attnroute.admin.metrics import ControlMetrics, join
 from attnroute.admin.server import AdminServer
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import Clock, SystemClock
-from attnroute.dataplane import BindError, ConfigError, DataPlane
+from attnroute.dataplane import BindError, ConfigError, DataPlane, DataPlaneError
 from attnroute.discovery.base import Resolver
 from attnroute.discovery.file import FileResolver
 from attnroute.discovery.sources import SourcePlan, Sources
@@ -287,6 +287,8 @@ class Sidecar:
             listeners = await asyncio.to_thread(self._plane.start)
         except BindError as error:
             raise _cannot_bind(error) from error
+        except DataPlaneError as error:
+            raise StartError(f"cannot start the data threads: {error}") from error
         self._bound = True
         await self._start_admin()
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from tests.support.sidecar import Sidecar, minimal_policy
@@ -130,3 +131,24 @@ def test_watch_ends_when_the_sidecar_does(start_sidecar: Start) -> None:
         assert process.wait(patience_s()) == 1
         assert process.stderr is not None
         assert process.stderr.read() == "attnroute: the sidecar is stopping\n"
+
+
+def test_a_ports_file_needs_its_directory(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(minimal_policy(DEAD))
+    ports = tmp_path / "none" / "ports.json"
+    done = attnroute("sidecar", "--config", str(policy), "--ports-file", str(ports))
+    assert done.returncode == 2
+    assert f"directory `{tmp_path}/none` does not exist" in done.stderr
+
+
+def test_a_sidecar_without_a_policy_is_bad_usage() -> None:
+    done = attnroute("sidecar")
+    assert done.returncode == 2
+    assert "--config" in done.stderr
+
+
+def test_text_logs_on_request(tmp_path: Path) -> None:
+    done = attnroute("--log-format", "text", "sidecar", "--config", f"{tmp_path}/none.yaml")
+    assert done.returncode == 2
+    assert f" error attnroute.sidecar {tmp_path}/none.yaml:1:1: " in done.stderr

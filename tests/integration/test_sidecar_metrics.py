@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tests.support.sync_peer import sync_channel, sync_peer, unary
 Start = Callable[..., Sidecar]
 
 CALLS = 20
+DOC = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
@@ -74,6 +76,30 @@ def test_nothing_has_labels_of_method_and_endpoint_at_once(start_sidecar: Start)
         for family in sidecar.metrics():
             for sample in family.samples:
                 assert len({"method", "request_class", "endpoint"} & set(sample.labels)) <= 1
+
+
+def test_docs_list_every_family_with_its_type_and_labels(start_sidecar: Start) -> None:
+    rows = re.findall(
+        r"^\| `(attnroute_\w+)` \| (\w+) \| ([\w, ]*)\|", DOC.read_text(), flags=re.MULTILINE
+    )
+    documented = {
+        name: (kind, frozenset(labels.strip().split(", "))) for name, kind, labels in rows
+    }
+    documented = {name: (kind, labels - {""}) for name, (kind, labels) in documented.items()}
+    with sync_peer() as peer:
+        page = with_traffic(start_sidecar, peer.address).get("/metrics").body.decode()
+    served = {
+        name: (kind, labels_of(page, name))
+        for name, kind in re.findall(r"^# TYPE (attnroute_\w+) (\w+)$", page, flags=re.MULTILINE)
+    }
+    assert documented == served
+
+
+def labels_of(page: str, family: str) -> frozenset[str]:
+    """Label names of a family's samples, without a histogram's own."""
+    samples = re.findall(rf"^{family}(?:_bucket)?(?:{{(.*)}})? ", page, flags=re.MULTILINE)
+    names = {name for labels in samples for name in re.findall(r'(\w+)="', labels)}
+    return frozenset(names - {"le"})
 
 
 def test_promtool_finds_nothing_to_complain_about(start_sidecar: Start) -> None:

@@ -35,8 +35,13 @@ class AdminClient:
 
     def __init__(self, address: str = ADDRESS_DEFAULT) -> None:
         self._address = address
-        # The proxy of the environment may well be the sidecar itself; admin is never behind one.
-        self._channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+        options = (
+            # The proxy of the environment may well be the sidecar itself.
+            ("grpc.enable_http_proxy", 0),
+            # 100,000 endpoints do not fit into the 4 MiB that gRPC takes by default.
+            ("grpc.max_receive_message_length", -1),
+        )
+        self._channel = grpc.insecure_channel(address, options=options)
 
     def __enter__(self) -> Self:
         return self
