@@ -21,6 +21,7 @@ from attnroute.policy.watch import FileWatcher, watch_policy
 
 PAUSE_S = 0.05
 ROUNDS = 40
+REPEATS = 20
 # What an endpoint file holds, one after the other; None: it is deleted.
 SPOILED = [
     b"",
@@ -33,8 +34,8 @@ SPOILED = [
 
 
 class RestlessWriter:
-    """Truncates, waits, writes half, waits, writes the rest, in a loop. Each version is different,
-    and the half of each is a valid file of its own, with fewer endpoints or services."""
+    """Truncates, waits, writes half, waits, writes the rest, in a loop. Each version comes
+    many times, so that the same half can be seen twice, and the half is a valid file of its own."""
 
     def __init__(self, path: Path, versions: list[bytes]) -> None:
         self._path = path
@@ -58,7 +59,7 @@ async def test_cf_06_endpoints_of_a_restless_writer(tmp_path: Path) -> None:
         return f"endpoints:\n{rows}".encode()
 
     path = tmp_path / "endpoints.yaml"
-    versions = [version(number) for number in range(ROUNDS)]
+    versions = [version(number // REPEATS) for number in range(ROUNDS)]
     write(path, versions[0])
     whole = [EndpointSet(parse_endpoints(each, path)) for each in versions]
     resolver = FileResolver(
@@ -79,7 +80,7 @@ async def test_cf_06_policy_of_a_restless_writer(tmp_path: Path) -> None:
         return (MINIMAL + "# filler\n" * 20 + extra).encode()
 
     path = tmp_path / "policy.yaml"
-    versions = [version(number) for number in range(ROUNDS)]
+    versions = [version(number // REPEATS) for number in range(ROUNDS)]
     for each in versions:
         loaded(each)
     write(path, versions[0])
