@@ -267,9 +267,9 @@ def _syntax_problem(error: yaml.MarkedYAMLError, path: str, text: str) -> Proble
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     message = f"no valid YAML: {error.problem or 'unreadable'}"
-    if error.context and error.context_mark:
-        message += f", {error.context} that begins at "
-        message += f"{error.context_mark.line + 1}:{error.context_mark.column + 1}"
+    context = error.context_mark
+    if error.context and context and (context.line + 1, context.column + 1) != (line, column):
+        message += f", {error.context} that begins at {context.line + 1}:{context.column + 1}"
     lines = _LINE_BREAK.split(text)
     rest = lines[line - 1][column - 1 :] if line <= len(lines) else ""
     if rest.startswith("\t"):

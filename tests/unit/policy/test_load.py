@@ -141,9 +141,8 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
             "a:\n\t- b",
             [
                 (
-                    "2:1: no valid YAML: found character that cannot start any token, "
-                    "while scanning "
-                    "for the next token that begins at 2:1; indent with spaces, not with tabs"
+                    "2:1: no valid YAML: found character that cannot start any token; "
+                    "indent with spaces, not with tabs"
                 )
             ],
         ),
@@ -151,9 +150,8 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
             "a: @b",
             [
                 (
-                    "1:4: no valid YAML: found character that cannot start any token, "
-                    "while scanning "
-                    "for the next token that begins at 1:4; put text that begins with '@' in quotes"
+                    "1:4: no valid YAML: found character that cannot start any token; "
+                    "put text that begins with '@' in quotes"
                 )
             ],
         ),

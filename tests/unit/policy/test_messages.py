@@ -369,9 +369,8 @@ def test_mistakes_at_the_top(rest: str, message: str) -> None:
             "{mode: explicit, address: [::1]:80}",
             [
                 (
-                    "1:40: no valid YAML: did not find expected node content, while "
-                    "parsing a flow node "
-                    "that begins at 1:40; put an address that begins with `[` in quotes"
+                    "1:40: no valid YAML: did not find expected node content; put an "
+                    "address that begins with `[` in quotes"
                 )
             ],
         ),
