@@ -77,7 +77,7 @@ class World:
     summary: str
     endpoints: tuple[EndpointModel, ...]
     classes: tuple[RequestClass, ...]
-    mean_work_s: float = 0.05
+    mean_work_s: float = 0.06
     """Service time at speed 1, averaged over classes and endpoints."""
     own_group_factor: float = 4.0
     """How much faster an endpoint serves the classes of its own group."""
