@@ -79,7 +79,7 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 
 # L6: the part of the core that knows neither sockets nor clocks.
-SANS_IO = ("balancer", "constraints", "outlier", "ewma", "histogram", "rng", "score_table",
+SANS_IO = ("balancer", "constraints", "outlier", "ewma", "histogram", "reason", "rng", "slow_start", "score_table",
            "route", "class", "orca", "grpc")  # fmt: skip
 IO_WORDS = ("tokio", "hyper", "h2::", "TcpStream", "TcpListener", "Instant::now", "SystemTime::now")
 
