@@ -7,6 +7,16 @@ bridge, no Python object kept by Rust; every blocking call releases the GIL.
 
 from typing import Final, final
 
+__all__ = [
+    "ABI_VERSION",
+    "BindError",
+    "ConfigError",
+    "DataPlane",
+    "DataPlaneError",
+    "NotRunningError",
+    "Picker",
+]
+
 ABI_VERSION: Final[int]
 """Raised with every incompatible change of this boundary; checked at import."""
 
@@ -28,10 +38,10 @@ class DataPlane:
         """Validates, binds nothing, starts no thread. log_format: `json` or `text`."""
 
     def start(self) -> dict[str, str]:
-        """Binds every listener, starts the data threads. Returns listener name -> bound address."""
+        """Binds all listeners, starts the data threads. Returns listener name -> bound address."""
 
     def apply_policy(self, config: bytes) -> int:
-        """All or nothing; returns the policy epoch. Endpoint sets of services that stay are kept."""
+        """All or nothing; returns the policy epoch. Services that stay keep their endpoint sets."""
 
     def bound(self) -> dict[str, str]:
         """Listener name -> bound address, now."""
@@ -50,7 +60,7 @@ class DataPlane:
         """Prometheus text, format 0.0.4, of everything the data plane counts."""
 
     def pending(self) -> list[str]:
-        """What readiness still waits for: `listeners`, `endpoints of <service>`; empty when ready."""
+        """What readiness waits for: `listeners`, `endpoints of <service>`; empty when ready."""
 
     def drain(self, linger_ms: int, limit_ms: int) -> bool:
         """Blocks. Goes on accepting until no client connection has been open for 1 s or linger_ms
@@ -68,9 +78,7 @@ class Picker:
     def apply_endpoints(self, endpoints: bytes) -> int: ...
     def set_failing(self, index: int, failing: bool) -> None:
         """What the pool reports when connects to an endpoint fail, or succeed again."""
-    def pick(
-        self, now_ns: int, request_class: int = 0, key: int | None = None
-    ) -> tuple[int, str]:
+    def pick(self, now_ns: int, request_class: int = 0, key: int | None = None) -> tuple[int, str]:
         """(endpoint index, reason), counted as in flight until `finished`. key: hash that
         `ring_hash` and `maglev` go by, 0..2**64.
         Raises DataPlaneError if no endpoint can take a call."""

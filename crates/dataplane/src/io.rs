@@ -1,12 +1,15 @@
 //! One socket type for every place bytes come from: TCP or a Unix socket, dialled or accepted,
 //! with the bytes that a listener had to read before it knew what it was talking to.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::address::Address;
@@ -34,18 +37,36 @@ impl Socket {
     }
 }
 
-/// A socket whose first bytes were read already.
+/// How long a closed connection may go on receiving what is thrown away.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A socket whose first bytes were read already, lent to HTTP/2 for as long as it is spoken.
 #[derive(Debug)]
 pub(crate) struct Rewound {
-    socket: Socket,
+    socket: Rc<RefCell<Socket>>,
     head: Bytes,
 }
 
 impl Rewound {
     /// Hands out `head` first, then what the socket has.
-    pub(crate) fn new(socket: Socket, head: Bytes) -> Self {
-        Self { socket, head }
+    pub(crate) fn new(socket: &Rc<RefCell<Socket>>, head: Bytes) -> Self {
+        Self {
+            socket: Rc::clone(socket),
+            head,
+        }
     }
+}
+
+/// Sends what was written, then reads until the peer closes too, for at most [`LINGER`]. Closing a
+/// socket that holds unread bytes (a late WINDOW_UPDATE is enough) resets the connection, and a
+/// reset takes what the peer has not read yet with it: the tail of the last answer (H2-07).
+pub(crate) async fn close_gently(mut socket: Socket) {
+    let reading = async {
+        let _ = socket.shutdown().await;
+        let mut sink = [0; 4096];
+        while socket.read(&mut sink).await.is_ok_and(|count| count > 0) {}
+    };
+    let _ = tokio::time::timeout(LINGER, reading).await;
 }
 
 /// Calls the same method of whichever socket it is.
@@ -106,7 +127,7 @@ impl AsyncRead for Rewound {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.head.is_empty() {
-            return Pin::new(&mut this.socket).poll_read(cx, buffer);
+            return Pin::new(&mut *this.socket.borrow_mut()).poll_read(cx, buffer);
         }
         let count = this.head.len().min(buffer.remaining());
         buffer.put_slice(&this.head[..count]);
@@ -121,15 +142,15 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write(cx, data)
+        Pin::new(&mut *self.get_mut().socket.borrow_mut()).poll_write(cx, data)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+        Pin::new(&mut *self.get_mut().socket.borrow_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+        Pin::new(&mut *self.get_mut().socket.borrow_mut()).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -137,7 +158,7 @@ impl AsyncWrite for Rewound {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().socket).poll_write_vectored(cx, slices)
+        Pin::new(&mut *self.get_mut().socket.borrow_mut()).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -4,6 +4,7 @@
 //! where there is one (HTTP/1.1: 426; TLS: an alert), is counted by kind, and closed: a client
 //! that dialled the wrong port should learn why, not time out.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,7 +20,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::address::Address;
 use crate::config::{ListenerConfig, ListenerMode};
 use crate::error::BindError;
-use crate::io::{Rewound, Socket};
+use crate::io::{close_gently, Rewound, Socket};
 use crate::runtime::{Routing, Thread};
 use crate::server;
 use crate::service::Service;
@@ -312,7 +313,17 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
         () = thread.going_away.cancelled() => Err(Stranger::Closed),
     };
     match sniffed {
-        Ok(head) => server::serve(thread, &open.0, Rewound::new(socket, head)).await,
+        Ok(head) => {
+            let socket = Rc::new(RefCell::new(socket));
+            server::serve(thread, &open.0, Rewound::new(&socket, head)).await;
+            // HTTP/2 is over and has given its half back.
+            if let Some(socket) = Rc::into_inner(socket) {
+                tokio::select! {
+                    () = close_gently(socket.into_inner()) => {}
+                    () = thread.force.cancelled() => {}
+                }
+            }
+        }
         Err(stranger) => {
             open.0.stats.refused[stranger as usize].fetch_add(1, Relaxed);
             tracing::debug!(listener = %open.0.config.name, what = stranger.name(), "refused");
@@ -321,7 +332,12 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
                 Stranger::Tls => TLS_ALERT,
                 Stranger::Unknown | Stranger::Silent | Stranger::Closed => return,
             };
-            let _ = tokio::time::timeout(FAREWELL, say_farewell(&mut socket, farewell)).await;
+            if tokio::time::timeout(FAREWELL, socket.write_all(farewell))
+                .await
+                .is_ok()
+            {
+                close_gently(socket).await;
+            }
         }
     }
 }
@@ -357,16 +373,6 @@ fn stranger_of(head: &[u8]) -> Stranger {
         return Stranger::Http1;
     }
     Stranger::Unknown
-}
-
-/// Writes and closes so that the answer arrives: closing with unread bytes would reset the
-/// connection and could take the answer with it.
-async fn say_farewell(socket: &mut Socket, text: &[u8]) -> io::Result<()> {
-    socket.write_all(text).await?;
-    socket.shutdown().await?;
-    let mut sink = [0; 4096];
-    while socket.read(&mut sink).await? > 0 {}
-    Ok(())
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ fn listeners(page: &mut Page, data_plane: &DataPlane) {
     listeners.sort_by(|one, other| one.config.name.cmp(&other.config.name));
     let families: [(&str, &str, &str, PerListener); 3] = [
         (
-            "attnroute_listener_connections",
+            "attnroute_listener_open_connections",
             "gauge",
             "Open client connections",
             |stats| stats.open.load(Relaxed) as u64,
