@@ -37,6 +37,8 @@ STREAM_CLOSED, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 5, 7, 8, 11
 STREAM_ID_MAX = 2**31 - 1
 WINDOW_MAX = 2**31 - 1
 
+_LOOK_INTERVAL_S = 0.05
+
 Fields = list[tuple[bytes, bytes]]
 Pairs = Iterable[tuple[str | bytes, str | bytes]]
 
@@ -109,9 +111,11 @@ class RawStream:
     opened_s: float = field(default_factory=time.monotonic)
     blocks: list[Block] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    bytes_received: int = 0
     ended_s: float | None = None
     reset_code: int | None = None
-    reset_s: float | None = None
+    left: bool = False
+    """This side sent RST_STREAM."""
     send_window: int = 65_535
 
     # What came in.
@@ -154,7 +158,7 @@ class RawStream:
         """The stream in one line, for failures."""
         return (
             f"stream {self.id}: blocks {[(b.fields, b.end_stream) for b in self.blocks]}, "
-            f"{len(self.data)} bytes of DATA in {len(self.chunks)} frames, ended {self.ended}, "
+            f"{self.bytes_received} bytes in {len(self.chunks)} DATA frames, ended {self.ended}, "
             f"reset {self.reset_code}, connection gone {self.connection.gone}, "
             f"GOAWAY {[(g.last_stream_id, g.error_code) for g in self.connection.goaways]}"
         )
@@ -183,8 +187,12 @@ class RawStream:
 
     async def until_bytes(self, count: int) -> bytes:
         """Waits for at least `count` bytes of DATA."""
-        await self.until(lambda: len(self.data) >= count, f"{count} bytes of DATA")
+        await self.until(lambda: self.bytes_received >= count, f"{count} bytes of DATA")
         return self.data
+
+    async def until_more_than(self, count: int) -> None:
+        """Waits for more DATA than that, or for the end."""
+        await self.until(lambda: self.bytes_received > count or self.done, "more DATA")
 
     # What goes out.
 
@@ -230,6 +238,7 @@ class RawStream:
     def reset(self, code: int = CANCEL) -> None:
         """Sends RST_STREAM."""
         self.connection.send(RstStreamFrame(self.id, error_code=code))
+        self.left = True
 
     def open_window(self, bytes_more: int) -> None:
         """Sends WINDOW_UPDATE for this stream alone."""
@@ -268,6 +277,9 @@ class RawConnection:
         self._waiters: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: asyncio.Task[None] | None = None
+        self._finished_writing = False
+        self._may_read = asyncio.Event()
+        self._may_read.set()
 
     # Sending.
 
@@ -282,7 +294,7 @@ class RawConnection:
 
     def send_bytes(self, data: bytes) -> None:
         """Writes anything; a lost connection is noticed by reading, not here."""
-        if not self._writer.is_closing():
+        if not self._writer.is_closing() and not self._finished_writing:
             self._writer.write(data)
 
     async def drain(self) -> None:
@@ -302,7 +314,8 @@ class RawConnection:
         self, stream_id: int, pairs: Pairs, *, end_stream: bool = False
     ) -> list[Frame]:
         """The frames of one block, to be sent in this order and before any other block."""
-        encoded = self._encoder.encode(to_fields(pairs))
+        # Huffman coding in Python takes time that grows with the square of a value's length.
+        encoded = self._encoder.encode(to_fields(pairs), huffman=False)
         size = self.frame_size_max
         pieces = [encoded[at : at + size] for at in range(0, len(encoded), size)] or [b""]
         first = HeadersFrame(stream_id, pieces[0])
@@ -332,15 +345,26 @@ class RawConnection:
         stream_id = max([identifier for identifier in self.streams if identifier % 2], default=-1)
         return self._add_stream(stream_id + 2)
 
-    # Ending.
+    # Ending, and not reading.
+
+    def pause_reading(self) -> None:
+        """Leaves what comes in the kernel's buffers; frames read before are unaffected."""
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        """Reads on."""
+        self._may_read.set()
 
     def end_writing(self) -> None:
         """TCP FIN: nothing more will be sent, reading goes on."""
+        self._finished_writing = True
         with contextlib.suppress(OSError):
             self._writer.write_eof()
 
     def tcp_reset(self) -> None:
         """Drops the connection with a TCP RST; what the kernel has already sent stays sent."""
+        if self.gone:
+            return
         sock: socket.socket = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
@@ -362,7 +386,7 @@ class RawConnection:
     # Receiving.
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Waits for a condition that received frames change."""
+        """Waits for a condition; looks at it after every received frame, and now and then."""
         end_s = time.monotonic() + patience_s()
         while not condition():
             left_s = end_s - time.monotonic()
@@ -371,7 +395,7 @@ class RawConnection:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
-                await asyncio.wait([waiter], timeout=left_s)
+                await asyncio.wait([waiter], timeout=min(left_s, _LOOK_INTERVAL_S))
             finally:
                 self._waiters.discard(waiter)
 
@@ -383,6 +407,35 @@ class RawConnection:
 
         await self.until(found, what or f"a {kind.__name__}")
         return found()[0]
+
+    @property
+    def pings(self) -> list[bytes]:
+        """What the peer's own PING frames held."""
+        frames = [seen.frame for seen in self.seen if isinstance(seen.frame, PingFrame)]
+        return [frame.opaque_data for frame in frames if "ACK" not in frame.flags]
+
+    def goaway_s(self) -> float:
+        """When the first GOAWAY came."""
+        return next(seen.at_s for seen in self.seen if isinstance(seen.frame, GoAwayFrame))
+
+    async def until_pongs(self, count: int) -> None:
+        """Waits for that many answers to pings."""
+
+        def pongs() -> int:
+            frames = [seen.frame for seen in self.seen if isinstance(seen.frame, PingFrame)]
+            return sum("ACK" in frame.flags for frame in frames)
+
+        await self.until(lambda: pongs() >= count, f"{count} answers to pings")
+
+    async def next_frame(self) -> None:
+        """Waits for any frame, or for the end of the connection."""
+        count = len(self.seen)
+        await self.until(lambda: len(self.seen) > count or self.gone, "another frame")
+
+    async def until_settled(self) -> None:
+        """Waits until no stream is open."""
+        streams = list(self.streams.values())
+        await self.until(lambda: all(s.done or s.left for s in streams), "the end of every call")
 
     async def until_gone(self) -> None:
         """Waits until the peer closed the connection."""
@@ -399,6 +452,7 @@ class RawConnection:
                 preface = await self._reader.readexactly(len(PREFACE))
                 assert preface == PREFACE, f"not HTTP/2: {preface!r}"
             while True:
+                await self._may_read.wait()
                 header = await self._reader.readexactly(9)
                 frame, length = Frame.parse_frame_header(memoryview(header))
                 frame.parse_body(memoryview(await self._reader.readexactly(length)))
@@ -426,8 +480,8 @@ class RawConnection:
             self._take_data(frame)
         elif isinstance(frame, RstStreamFrame):
             stream = self.streams.get(frame.stream_id)
-            if stream is not None:
-                stream.reset_code, stream.reset_s = frame.error_code, time.monotonic()
+            if stream is not None and stream.reset_code is None:
+                stream.reset_code = frame.error_code
         elif isinstance(frame, GoAwayFrame):
             self.goaways.append(frame)
 
@@ -456,6 +510,7 @@ class RawConnection:
         stream = self.streams.get(frame.stream_id)
         end_stream = "END_STREAM" in frame.flags
         if stream is not None:
+            stream.bytes_received += len(frame.data)
             stream.chunks.append(Chunk(time.monotonic(), bytes(frame.data), end_stream))
             if end_stream:
                 stream.ended_s = time.monotonic()
@@ -506,6 +561,7 @@ class RawConnection:
     def _lost(self, because: str) -> None:
         if not self.gone:
             self.gone, self.gone_because = True, because
+            self._writer.close()
         self._notify()
 
     def _notify(self) -> None:

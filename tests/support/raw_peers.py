@@ -7,7 +7,8 @@ a client. Both are made of `raw_h2.RawConnection`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 from tests.support.raw_h2 import (
     PREFACE,
@@ -40,6 +41,7 @@ class RawServer:
         self._handler, self._manners = handler, manners or Manners()
         self._settings, self._greet = settings or {}, greet
         self._server: asyncio.Server | None = None
+        self._faults: list[BaseException] = []
 
     async def start(self, *, port: int = 0, unix_path: str | None = None) -> RawServer:
         """Listens on a port the system picks, or on the port or path given."""
@@ -72,6 +74,11 @@ class RawServer:
             connection.settings(self._settings)
         connection.start()
 
+    def forget_gone(self) -> None:
+        """Drops what was recorded about lost connections, for tests that make thousands."""
+        self._faults += [fault for c in self.connections if c.gone for fault in c.faults]
+        self.connections = [c for c in self.connections if not c.gone]
+
     def stop_listening(self) -> None:
         """New connections are refused, open ones stay."""
         if self._server is not None:
@@ -82,7 +89,7 @@ class RawServer:
         self.stop_listening()
         for connection in self.connections:
             await connection.close()
-        faults = [fault for connection in self.connections for fault in connection.faults]
+        faults = [*self._faults, *(fault for c in self.connections for fault in c.faults)]
         if faults:
             raise faults[0]
 
@@ -155,3 +162,70 @@ def trailers(code: int, message: str = "", extra: Pairs = ()) -> Fields:
     if message:
         pairs.append(("grpc-message", message))
     return to_fields([*pairs, *extra])
+
+
+@contextlib.asynccontextmanager
+async def raw_server(
+    handler: Handler,
+    *,
+    settings: dict[int, int] | None = None,
+    manners: Manners | None = None,
+    unix_path: str | None = None,
+) -> AsyncIterator[RawServer]:
+    """A running endpoint; a fault inside its script fails the test."""
+    server = RawServer(handler, settings=settings, manners=manners)
+    await server.start(unix_path=unix_path)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def raw_client(
+    address: str,
+    *,
+    settings: dict[int, int] | None = None,
+    manners: Manners | None = None,
+    connection_window: int = 0,
+) -> AsyncIterator[RawConnection]:
+    """A client connection."""
+    connection = await connect(
+        address, settings=settings, manners=manners, connection_window=connection_window
+    )
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def answer(
+    payload: bytes = b"ok", *, code: int = 0, extra: Pairs = (), tail: Pairs = ()
+) -> Handler:
+    """The script of a well-behaved unary endpoint: reads the request, answers one message."""
+
+    async def script(stream: RawStream) -> None:
+        await stream.until(lambda: stream.ended or stream.dead, "the request's end")
+        if stream.dead:
+            return
+        stream.headers([*RESPONSE, *to_fields(extra)])
+        await stream.write(grpc_message(payload))
+        stream.headers(trailers(code, extra=tail), end_stream=True)
+
+    return script
+
+
+def answer_status(code: int, message: str = "", extra: Pairs = ()) -> Handler:
+    """The script of an endpoint that answers Trailers-Only."""
+
+    async def script(stream: RawStream) -> None:
+        await stream.until(lambda: stream.ended or stream.dead, "the request's end")
+        if not stream.dead:
+            stream.headers([*RESPONSE, *trailers(code, message, extra)], end_stream=True)
+
+    return script
+
+
+async def never(stream: RawStream) -> None:
+    """The script of an endpoint that says nothing."""
+    await stream.until(lambda: stream.dead, "the reset of a stream that is never answered")
