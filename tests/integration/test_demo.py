@@ -41,7 +41,8 @@ def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            env={**os.environ, "DEMO_SECONDS": str(SECONDS)},
+            # A killed demo cannot remove its folder for policy and logs: it shall lie in ours.
+            env={**os.environ, "DEMO_SECONDS": str(SECONDS), "TMPDIR": str(folder)},
         ) as process,
     ):
         try:
