@@ -710,9 +710,11 @@ impl Scenario {
                 every,
             }) => {
                 let at = "service_time.affinity.groups";
-                check((1..=1_000).contains(groups), &format!("{at}.groups"), || {
-                    format!("found `{groups}`, expected 1 to 1000")
-                })?;
+                check(
+                    (1..=1_000).contains(groups),
+                    &format!("{at}.groups"),
+                    || format!("found `{groups}`, expected 1 to 1000"),
+                )?;
                 check(*every >= 1, &format!("{at}.every"), || {
                     "found `0`, expected 1 or more".into()
                 })?;
@@ -722,7 +724,10 @@ impl Scenario {
                 let at = "service_time.affinity.matrix";
                 let methods = self.request_classes.methods.len();
                 check(rows.len() == methods, at, || {
-                    format!("{} rows for {methods} methods; write one for each", rows.len())
+                    format!(
+                        "{} rows for {methods} methods; write one for each",
+                        rows.len()
+                    )
                 })?;
                 for (index, row) in rows.iter().enumerate() {
                     let at = format!("{at}[{index}]");
@@ -748,9 +753,11 @@ impl Scenario {
             let at = format!("network.pairs[{index}]");
             at_least_zero(pair.rtt_ms, &format!("{at}.rtt_ms"))?;
             for zone in [&pair.zones.0, &pair.zones.1] {
-                check(known.contains(zone.as_str()), &format!("{at}.zones"), || {
-                    format!("no sidecar and no endpoint stands in zone `{zone}`")
-                })?;
+                check(
+                    known.contains(zone.as_str()),
+                    &format!("{at}.zones"),
+                    || format!("no sidecar and no endpoint stands in zone `{zone}`"),
+                )?;
             }
         }
         Ok(())
@@ -771,30 +778,41 @@ impl Scenario {
     fn check_event(&self, event: &Event, at: &str) -> Result<(), ConfigError> {
         let end_ms = self.warmup_ms + self.duration_ms;
         check(event.at_ms < end_ms, &format!("{at}.at_ms"), || {
-            format!("comes {} ms after the start, the run ends at {end_ms} ms", event.at_ms)
+            format!(
+                "comes {} ms after the start, the run ends at {end_ms} ms",
+                event.at_ms
+            )
         })?;
         let within = |name: &str, key: &str| format!("{at}.action.{name}.{key}");
         match &event.action {
-            Action::Slow { endpoints, speed, .. } => {
+            Action::Slow {
+                endpoints, speed, ..
+            } => {
                 self.check_selection(endpoints, &within("slow", "endpoints"))?;
                 positive(*speed, &within("slow", "speed"))
             }
-            Action::Fail { endpoints, share, .. } => {
+            Action::Fail {
+                endpoints, share, ..
+            } => {
                 self.check_selection(endpoints, &within("fail", "endpoints"))?;
                 fraction(*share, &within("fail", "share"))
             }
             Action::Hang { endpoints, .. } => {
                 self.check_selection(endpoints, &within("hang", "endpoints"))
             }
-            Action::Restart { endpoints, cold, .. } => {
+            Action::Restart {
+                endpoints, cold, ..
+            } => {
                 self.check_selection(endpoints, &within("restart", "endpoints"))?;
                 check_cold(cold.as_ref(), &within("restart", "cold"))
             }
             Action::Add { group, count, cold } => {
                 self.check_group(group, &within("add", "group"))?;
-                check((1..=ENDPOINTS_MAX).contains(count), &within("add", "count"), || {
-                    format!("found `{count}`, expected 1 to {ENDPOINTS_MAX}")
-                })?;
+                check(
+                    (1..=ENDPOINTS_MAX).contains(count),
+                    &within("add", "count"),
+                    || format!("found `{count}`, expected 1 to {ENDPOINTS_MAX}"),
+                )?;
                 check_cold(cold.as_ref(), &within("add", "cold"))
             }
             Action::Remove { endpoints } => {
@@ -819,7 +837,11 @@ impl Scenario {
     fn check_group(&self, name: &str, at: &str) -> Result<(), ConfigError> {
         let known = self.endpoints.iter().any(|group| group.name == name);
         check(known, at, || {
-            let names: Vec<_> = self.endpoints.iter().map(|g| format!("`{}`", g.name)).collect();
+            let names: Vec<_> = self
+                .endpoints
+                .iter()
+                .map(|g| format!("`{}`", g.name))
+                .collect();
             format!("there is no group `{name}`; there are {}", names.join(", "))
         })
     }
@@ -841,7 +863,12 @@ impl Scenario {
         check(
             autoscale.target > 0.0 && autoscale.target <= 1.0,
             "autoscale.target",
-            || format!("found `{}`, expected more than 0 and at most 1", autoscale.target),
+            || {
+                format!(
+                    "found `{}`, expected more than 0 and at most 1",
+                    autoscale.target
+                )
+            },
         )?;
         check(autoscale.every_ms >= 1_000, "autoscale.every_ms", || {
             "expected at least `1s`".into()
@@ -849,7 +876,12 @@ impl Scenario {
         check(
             (1..=autoscale.max).contains(&autoscale.min),
             "autoscale.min",
-            || format!("found `{}`, expected 1 to `max`, which is {}", autoscale.min, autoscale.max),
+            || {
+                format!(
+                    "found `{}`, expected 1 to `max`, which is {}",
+                    autoscale.min, autoscale.max
+                )
+            },
         )?;
         check(autoscale.max <= ENDPOINTS_MAX, "autoscale.max", || {
             format!("found `{}`, the most is {ENDPOINTS_MAX}", autoscale.max)
@@ -864,16 +896,24 @@ impl Scenario {
         }
         match self.load.pattern {
             Pattern::Constant => {}
-            Pattern::Mmpp { factor, on_ms, off_ms } => {
+            Pattern::Mmpp {
+                factor,
+                on_ms,
+                off_ms,
+            } => {
                 positive(on_ms, "load.pattern.mmpp.on_ms")?;
                 positive(off_ms, "load.pattern.mmpp.off_ms")?;
                 let most = (on_ms + off_ms) / on_ms;
-                check((1.0..=most).contains(&factor), "load.pattern.mmpp.factor", || {
-                    format!(
+                check(
+                    (1.0..=most).contains(&factor),
+                    "load.pattern.mmpp.factor",
+                    || {
+                        format!(
                         "found `{factor}`, expected 1 to {most:.3}: with more, the rate between \
                          bursts would be below 0"
                     )
-                })?;
+                    },
+                )?;
             }
             Pattern::Ramp { from, to, .. } => {
                 at_least_zero(from, "load.pattern.ramp.from")?;
@@ -908,7 +948,11 @@ impl Scenario {
         let complete = rows == trace.class.len() && rows == trace.work_ms.len();
         check(complete && rows > 0, at, || "the trace has no calls".into())?;
         let ascending = trace.at_ms.windows(2).all(|pair| pair[0] <= pair[1]);
-        let finite = trace.at_ms.iter().chain(&trace.work_ms).all(|&v| v.is_finite() && v >= 0.0);
+        let finite = trace
+            .at_ms
+            .iter()
+            .chain(&trace.work_ms)
+            .all(|&v| v.is_finite() && v >= 0.0);
         check(ascending && finite, at, || {
             "times must ascend from 0, work must be 0 or more".into()
         })?;

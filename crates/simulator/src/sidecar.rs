@@ -1,0 +1,206 @@
+//! One simulated sidecar: a production service with endpoints, and nothing else.
+//!
+//! This is the gate between what is true and what is known. The world calls these methods and a
+//! sidecar sees no more of it: which endpoints there are, as discovery tells it, and the times,
+//! statuses and reports of its own calls and probes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use attnroute_dataplane::address::Address;
+use attnroute_dataplane::attempt::{Attempt, Probe, RequestInfo, Sample};
+use attnroute_dataplane::config::{EndpointSetConfig, ServiceConfig};
+use attnroute_dataplane::endpoint::{Endpoint, Outcome};
+use attnroute_dataplane::orca::LoadReport;
+use attnroute_dataplane::rng::Rng;
+use attnroute_dataplane::service::Service;
+
+/// A service, its draws, and its endpoints by their number in the world.
+#[derive(Debug)]
+pub(crate) struct Sidecar {
+    service: Service,
+    rng: Rng,
+    endpoints: Vec<Option<Arc<Endpoint>>>,
+    due: Vec<u32>,
+    #[cfg(test)]
+    pub(crate) log: Option<Vec<Seen>>,
+}
+
+/// Everything that a sidecar was told and did, to be played again.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub(crate) enum Seen {
+    Set(EndpointSetConfig),
+    Failing(u32, bool),
+    Call(u64, RequestInfo, Option<u32>),
+    /// Oldest attempt of that number first.
+    Answer(u64, u32, u64, Outcome, Option<LoadReport>),
+    Probes(u64, Vec<u32>),
+    Probed(u64, u32, Probe),
+    Reported(u64, u32, LoadReport),
+}
+
+impl Sidecar {
+    pub(crate) fn new(config: &ServiceConfig, seed: u64) -> Self {
+        Self {
+            service: Service::new(config.clone(), seed),
+            rng: Rng::stream(seed, 0),
+            endpoints: Vec::new(),
+            due: Vec::new(),
+            #[cfg(test)]
+            log: None,
+        }
+    }
+
+    /// What discovery says.
+    pub(crate) fn apply_endpoints(&mut self, set: &EndpointSetConfig) {
+        #[cfg(test)]
+        self.note(Seen::Set(set.clone()));
+        self.service.apply_endpoints(set.clone());
+        self.endpoints.clear();
+        let snapshot = self.service.snapshot();
+        for member in snapshot.members.iter() {
+            let number = number_of(&member.endpoint) as usize;
+            if self.endpoints.len() <= number {
+                self.endpoints.resize(number + 1, None);
+            }
+            self.endpoints[number] = Some(Arc::clone(&member.endpoint));
+        }
+    }
+
+    /// Connects to an endpoint fail, or succeed again.
+    pub(crate) fn set_failing(&mut self, number: u32, failing: bool) {
+        #[cfg(test)]
+        self.note(Seen::Failing(number, failing));
+        if let Some(endpoint) = self.endpoint(number) {
+            self.service.set_failing(endpoint, failing);
+        }
+    }
+
+    /// Picks an endpoint for a call; None if there is none.
+    pub(crate) fn call(&mut self, now_ns: u64, request: RequestInfo) -> Option<Attempt> {
+        let snapshot = self.service.snapshot();
+        let attempt = self
+            .service
+            .begin_attempt(&snapshot, now_ns, request, &mut self.rng)
+            .ok();
+        drop(snapshot);
+        #[cfg(test)]
+        self.note(Seen::Call(
+            now_ns,
+            request,
+            attempt
+                .as_ref()
+                .map(|attempt| number_of(attempt.endpoint())),
+        ));
+        attempt
+    }
+
+    /// Numbers of the endpoints that should be probed after a pick.
+    pub(crate) fn probes_due(&mut self, now_ns: u64) -> &[u32] {
+        let snapshot = self.service.snapshot();
+        self.service
+            .probes_due(&snapshot, now_ns, &mut self.rng, &mut self.due);
+        for index in &mut self.due {
+            *index = number_of(&snapshot.members[*index as usize].endpoint);
+        }
+        drop(snapshot);
+        #[cfg(test)]
+        {
+            let due = self.due.clone();
+            self.note(Seen::Probes(now_ns, due));
+        }
+        &self.due
+    }
+
+    /// A probe came back.
+    pub(crate) fn probed(&mut self, now_ns: u64, number: u32, probe: Probe) {
+        #[cfg(test)]
+        self.note(Seen::Probed(now_ns, number, probe));
+        if let Some(endpoint) = self.endpoint(number) {
+            self.service.probed(endpoint, now_ns, probe);
+        }
+    }
+
+    /// A call ended.
+    pub(crate) fn answered(
+        &mut self,
+        now_ns: u64,
+        attempt: Attempt,
+        outcome: Outcome,
+        report: Option<&LoadReport>,
+    ) {
+        let sample = Sample {
+            outcome,
+            latency_ns: now_ns - attempt.started_ns(),
+            push_back_ns: None,
+            report,
+        };
+        #[cfg(test)]
+        self.note(Seen::Answer(
+            now_ns,
+            number_of(attempt.endpoint()),
+            attempt.started_ns(),
+            outcome,
+            report.copied(),
+        ));
+        self.service.end_attempt(attempt, now_ns, &sample);
+    }
+
+    /// A report came out of band.
+    pub(crate) fn reported(&mut self, now_ns: u64, number: u32, report: &LoadReport) {
+        #[cfg(test)]
+        self.note(Seen::Reported(now_ns, number, *report));
+        if let Some(endpoint) = self.endpoint(number) {
+            self.service.reported(endpoint, now_ns, report);
+        }
+    }
+
+    fn endpoint(&self, number: u32) -> Option<&Arc<Endpoint>> {
+        self.endpoints.get(number as usize)?.as_ref()
+    }
+
+    /// The set that it was told last.
+    #[cfg(test)]
+    pub(crate) fn current_set(&self) -> EndpointSetConfig {
+        let snapshot = self.service.snapshot();
+        let endpoints = snapshot
+            .members
+            .iter()
+            .map(|member| attnroute_dataplane::config::EndpointConfig {
+                address: member.endpoint.address.clone(),
+                static_weight: member.static_weight,
+                zone: member.zone.clone(),
+                labels: member.labels.clone(),
+            })
+            .collect();
+        EndpointSetConfig { endpoints }
+    }
+
+    #[cfg(test)]
+    fn note(&mut self, seen: Seen) {
+        if let Some(log) = &mut self.log {
+            log.push(seen);
+        }
+    }
+}
+
+/// The address of an endpoint: its number, as discovery would tell one.
+pub(crate) fn address_of(number: u32) -> Address {
+    let [_, high, middle, low] = number.to_be_bytes();
+    Address::Tcp(SocketAddr::from((
+        Ipv4Addr::new(10, high, middle, low),
+        50_051,
+    )))
+}
+
+/// The number that [`address_of`] wrote down.
+pub(crate) fn number_of(endpoint: &Endpoint) -> u32 {
+    match &endpoint.address {
+        Address::Tcp(SocketAddr::V4(address)) => {
+            let [_, high, middle, low] = address.ip().octets();
+            u32::from_be_bytes([0, high, middle, low])
+        }
+        _ => unreachable!("every address here is made by `address_of`"),
+    }
+}
