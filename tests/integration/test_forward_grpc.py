@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 from tests.support.dataplane import data_plane
-from tests.support.grpc_peers import GrpcClient, GrpcPeer, Metadata, grpc_client, grpc_peer
-
-
-async def _ways(client: GrpcClient) -> AsyncIterator[tuple[str, object]]:
-    """Everything one call of each kind can show, for a comparison with and without a proxy."""
-    call = client.unary()(
-        b"one", metadata=[("echo-a", "1"), ("echo-a", "2"), ("echo-b-bin", b"\0")]
-    )
-    yield "unary", await call
-    initial = [(k, v) for k, v in await call.initial_metadata() or () if k.startswith("echo-")]
-    trailing = [(k, v) for k, v in await call.trailing_metadata() or () if k.startswith("trail-")]
-    yield "unary metadata", (sorted(initial), sorted(trailing))
-    yield "client stream", await client.client_stream()(iter([b"a" * n for n in range(100)]))
-    yield "server stream", [m async for m in client.server_stream()(b"100 1000")]
-    yield "bidi", [m async for m in client.bidi()(iter([b"x" * n for n in range(100)]))]
-    yield "empty", (await client.unary()(b""), await client.client_stream()(iter([])))
-    for code in range(1, 17):
-        text = f"text of {code}: 100% caf\u00e9\n".encode()
-        asked: Metadata = [("fail-code", str(code)), ("fail-details-bin", bytes([code]) * 50)]
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await client.unary("Fail")(text, metadata=asked)
-        tail = dict(failure.value.trailing_metadata())
-        yield (
-            f"status {code}",
-            (failure.value.code(), failure.value.details(), tail["grpc-status-details-bin"]),
-        )
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await client.unary("NoSuchMethod")(b"")
-    yield "unknown method", failure.value.code()
+from tests.support.grpc_peers import GrpcPeer, every_kind, grpc_client, grpc_peer
 
 
 async def test_all_kinds_of_calls_are_the_same_with_and_without_the_proxy() -> None:
@@ -46,8 +17,8 @@ async def test_all_kinds_of_calls_are_the_same_with_and_without_the_proxy() -> N
         grpc_client(peer.address) as direct,
         grpc_client(plane.address) as proxied,
     ):
-        expected = [found async for found in _ways(direct)]
-        found = [found async for found in _ways(proxied)]
+        expected = [found async for found in every_kind(direct)]
+        found = [found async for found in every_kind(proxied)]
         for wanted, got in zip(expected, found, strict=True):
             assert wanted == got
         await plane.until_ended(7 + 16)

@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 
-import pytest
 from tests.support.dataplane import data_plane
-from tests.support.loadgen import ROOT, LoadProcess, percentile
+from tests.support.echo_endpoint import ECHO, endpoint_process
+from tests.support.loadgen import LoadProcess, percentile
 
 STALL_S = 10
 CONTROL_S = 5.0
 RATE = 150.0
 MARGIN_S = 0.5
 """Far below the stall and far above what a busy machine adds to a call."""
-
-
-@pytest.fixture
-def endpoint_process() -> Iterator[str]:
-    """An endpoint in a process of its own, which the stall of this one does not touch."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.echo_endpoint"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        yield json.loads(process.stdout.readline())["address"]
-    finally:
-        process.stdin.close()
-        process.wait(20)
-        process.stdout.close()
 
 
 def _hold_the_gil(seconds: int) -> tuple[float, float]:
@@ -49,8 +25,13 @@ def _hold_the_gil(seconds: int) -> tuple[float, float]:
     return began_s, time.monotonic()
 
 
-async def test_no_call_fails_while_python_is_stalled(endpoint_process: str) -> None:
-    async with data_plane([endpoint_process]) as plane:
+async def test_no_call_fails_while_python_is_stalled() -> None:
+    with endpoint_process(*ECHO) as endpoint:
+        await _stall_under_load(endpoint)
+
+
+async def _stall_under_load(endpoint: str) -> None:
+    async with data_plane([endpoint]) as plane:
         seconds = CONTROL_S + STALL_S + 2
         load = await LoadProcess.start(plane.address, seconds=seconds, rate=RATE)
         started_s = time.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -127,11 +128,19 @@ class GrpcPeer:
         self.note(context)
         yield await anext(requests)
 
+    async def counts(self, request: bytes, context: Any) -> bytes:
+        """How many calls began, how many were cancelled, and what is left of this one's time."""
+        remaining_s = context.time_remaining()
+        left_ms = -1 if remaining_s is None else int(remaining_s * 1e3)
+        found = {"started": self.started, "cancelled": self.cancelled, "left_ms": left_ms}
+        return json.dumps(found).encode()
+
     def handlers(self) -> Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]:
         """All methods by name."""
         return {
             "Unary": grpc.unary_unary_rpc_method_handler(self.unary),
             "Fail": grpc.unary_unary_rpc_method_handler(self.fail),
+            "Counts": grpc.unary_unary_rpc_method_handler(self.counts),
             "Block": grpc.unary_unary_rpc_method_handler(self.block),
             "ClientStream": grpc.stream_unary_rpc_method_handler(self.client_stream),
             "ServerStream": grpc.unary_stream_rpc_method_handler(self.server_stream),
@@ -210,3 +219,27 @@ async def grpc_client(
         address, options=given, compression=compression
     ) as channel:
         yield GrpcClient(channel)
+
+
+async def every_kind(client: GrpcClient) -> AsyncIterator[tuple[str, object]]:
+    """Everything a call of each kind can show, to compare runs with and without a proxy."""
+    sent: Metadata = [("echo-a", "1"), ("echo-a", "2"), ("echo-b-bin", b"\0")]
+    call = client.unary()(b"one", metadata=sent)
+    yield "unary", await call
+    initial = [(k, v) for k, v in await call.initial_metadata() or () if k.startswith("echo-")]
+    trailing = [(k, v) for k, v in await call.trailing_metadata() or () if k.startswith("trail-")]
+    yield "unary metadata", (sorted(initial), sorted(trailing))
+    yield "client stream", await client.client_stream()(iter([b"a" * n for n in range(100)]))
+    yield "server stream", [m async for m in client.server_stream()(b"100 1000")]
+    yield "bidi", [m async for m in client.bidi()(iter([b"x" * n for n in range(100)]))]
+    yield "empty", (await client.unary()(b""), await client.client_stream()(iter([])))
+    for code in range(1, 17):
+        text = f"text of {code}: 100% caf\u00e9\n".encode()
+        asked: Metadata = [("fail-code", str(code)), ("fail-details-bin", bytes([code]) * 50)]
+        yield f"status {code}", await _status(client.unary("Fail")(text, metadata=asked))
+    yield "unknown method", await _status(client.unary("NoSuchMethod")(b""))
+
+
+async def _status(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> object:
+    tail = [(k, v) for k, v in await call.trailing_metadata() or () if k.endswith("-bin")]
+    return await call.code(), await call.details(), tail

@@ -12,12 +12,10 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import grpc
+from tests.support.echo_endpoint import ROOT
 from tests.support.grpc_peers import GrpcClient, grpc_client
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
