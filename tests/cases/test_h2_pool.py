@@ -1,4 +1,4 @@
-"""Cases H2-15 to H2-18: connections that leave, and the stream limit of the peer.
+"""Cases H2-15 to H2-23: connections that leave, stream limits of the peer and our own.
 
 Repeating calls that a leaving connection did not process is another matter; here nothing that
 counts on it is asserted.
@@ -6,9 +6,17 @@ counts on it is asserted.
 
 from __future__ import annotations
 
+import asyncio
+
 from hyperframe.frame import SettingsFrame
 from tests.support.dataplane import data_plane
-from tests.support.raw_h2 import NO_ERROR, STREAM_ID_MAX, RawStream
+from tests.support.raw_h2 import (
+    NO_ERROR,
+    REFUSED_STREAM,
+    STREAM_ID_MAX,
+    RawStream,
+    grpc_message,
+)
 from tests.support.raw_peers import (
     RESPONSE,
     answer,
@@ -205,3 +213,55 @@ async def test_a_lowered_stream_limit_is_respected() -> None:
         assert len(endpoint.connections) == 2
         client.tcp_reset()
         await plane.until_ended(6, grpc_status="CANCELLED")
+
+
+async def test_h2_21_uploads_share_small_connection_windows() -> None:
+    """10 streams to a connection whose window is 64 KiB for all: every upload goes on."""
+    ten = {SettingsFrame.MAX_CONCURRENT_STREAMS: 10}
+    bounded = {"limits": {"max_connections_per_endpoint": 10}}
+    async with (
+        raw_server(answer(), settings=ten) as endpoint,
+        data_plane([endpoint.address], service=bounded) as plane,
+        raw_client(plane.address) as client,
+    ):
+        await client.until(lambda: client.peer_settings, "SETTINGS")
+        bodies = [b"x" * (10_000 + 900 * number) for number in range(100)]
+        calls = [open_call(client, body=None) for _ in bodies]
+        uploads = [
+            stream.write(grpc_message(body), end_stream=True)
+            for stream, body in zip(calls, bodies, strict=True)
+        ]
+        await asyncio.gather(*uploads)
+        for stream in calls:
+            await stream.until_done()
+            assert stream.grpc_status == 0, stream.describe()
+        assert sorted(s.bytes_received - 5 for s in endpoint.streams) == [len(b) for b in bodies]
+        assert max(len(c.streams) for c in endpoint.connections) <= 100
+        await plane.until_ended(100, grpc_status="OK")
+
+
+async def test_h2_23_own_stream_limit_does_not_stop_frame_reading() -> None:
+    body = grpc_message(b"x" * 2_000_000)
+
+    async def download(stream: RawStream) -> None:
+        stream.headers(RESPONSE)
+        await stream.write(body)
+        _finish(stream)
+
+    async with (
+        raw_server(download) as endpoint,
+        data_plane([endpoint.address], limits={"max_streams_per_connection": 1}) as plane,
+        raw_client(plane.address) as client,
+    ):
+        await client.until(lambda: client.peer_settings, "SETTINGS")
+        stream = open_call(client)
+        await stream.until_bytes(1)
+        second = open_call(client)
+        client.ping()
+        await client.until_pongs(1)
+        await second.until_done()
+        assert second.reset_code == REFUSED_STREAM, second.describe()
+        await stream.until_done()
+        assert (stream.grpc_status, stream.data) == (0, body)
+        assert (await open_call(client).until_done()).grpc_status == 0
+        await plane.until_ended(2, grpc_status="OK")

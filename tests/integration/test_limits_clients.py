@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hyperframe.frame import SettingsFrame
+from hyperframe.frame import Frame, RstStreamFrame, SettingsFrame
 from tests.support.dataplane import data_plane
 from tests.support.raw_h2 import (
     CANCEL,
@@ -12,7 +12,15 @@ from tests.support.raw_h2 import (
     REFUSED_STREAM,
     RawStream,
 )
-from tests.support.raw_peers import RESPONSE, answer, never, open_call, raw_client, raw_server
+from tests.support.raw_peers import (
+    RESPONSE,
+    answer,
+    never,
+    open_call,
+    raw_client,
+    raw_server,
+    request_fields,
+)
 from tests.support.wait import until
 
 RESOURCE_EXHAUSTED = 8
@@ -187,8 +195,12 @@ async def test_se_01_rapid_reset_is_cut_off_and_hurts_no_neighbour() -> None:
         raw_client(plane.address) as attacker,
         raw_client(plane.address) as neighbour,
     ):
-        for _ in range(2000):
-            open_call(attacker).reset(CANCEL)
+        await attacker.until(lambda: attacker.peer_settings, "SETTINGS")
+        burst: list[Frame] = []
+        for stream_id in range(1, 2001, 2):
+            burst += attacker.header_frames(stream_id, request_fields("/t.S/M"))
+            burst.append(RstStreamFrame(stream_id, error_code=CANCEL))
+        attacker.send(*burst)  # in one piece, so that resets are read before calls are accepted
         await attacker.until_gone()
         # What the attacker still sends may make its kernel drop the GOAWAY unread.
         assert {goaway.error_code for goaway in attacker.goaways} <= {ENHANCE_YOUR_CALM}
