@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import json
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,7 +21,7 @@ from tests.support.raw_peers import (
     raw_server,
     trailers,
 )
-from tests.support.wait import until
+from tests.support.wait import patience_s, until
 
 from attnroute.dataplane import BindError, ConfigError
 
@@ -150,8 +151,7 @@ async def test_services_and_listeners_come_and_go() -> None:
         del plane.config["services"][1], plane.config["listeners"][1]
         plane.apply()
         assert plane.plane.bound() == before
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*bound["second"].split(":"))
+        await _until_refused(bound["second"])
         assert (await open_call(client).until_done()).grpc_status == 0
 
 
@@ -208,3 +208,21 @@ async def _announced(plane: DataPlaneHarness, streams: int) -> None:
     async with raw_client(plane.address) as client:
         await client.until(lambda: client.peer_settings, "SETTINGS")
         assert client.peer_settings[3] == streams
+
+
+async def _until_refused(address: str) -> None:
+    """A listener that left is unbound by its data threads, soon after the reload returned."""
+    end_s = time.monotonic() + patience_s()
+    while not await _refused(address):
+        assert time.monotonic() < end_s, f"{address} is still served"
+
+
+async def _refused(address: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*address.split(":"))
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return False
