@@ -3,10 +3,10 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance lint fmt bench audit clean
+.PHONY: help setup demo test conformance lint fmt bench bench-decisions audit clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## environment and extension, nothing else
 	@scripts/setup
@@ -31,6 +31,9 @@ fmt: ## format Python and Rust
 bench: setup ## next to direct, Envoy, HAProxy and nginx in one run; writes benchmarks/README.md
 	@scripts/fetch-debs nghttp2-client haproxy nginx
 	@.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
+
+bench-decisions: setup ## every balancer in every simulated world; writes benchmarks/decisions.md
+	@.venv/bin/python -m benchmarks.decisions $(DECISIONS_ARGS)
 
 audit: ## dependencies with known vulnerabilities (downloads the advisory database)
 	@scripts/setup --python-only

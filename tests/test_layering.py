@@ -65,7 +65,7 @@ HOMES = {
     "rich": ("cli", "demo"),
     "starlette": ("admin.http",),
     "uvicorn": ("admin.http",),
-    "matplotlib": ("demo",),
+    "matplotlib": ("demo", "sim.report"),
 }
 
 # L5: built by composition roots and commands; everything else is handed a protocol.

@@ -19,6 +19,9 @@ from attnroute._dataplane import (
     DataPlaneError,
     NotRunningError,
     Picker,
+    check_balancer,
+    check_scenario,
+    simulate,
 )
 
 __all__ = [
@@ -29,7 +32,10 @@ __all__ = [
     "DataPlaneError",
     "NotRunningError",
     "Picker",
+    "check_balancer",
+    "check_scenario",
     "rows",
+    "simulate",
 ]
 
 _ABI_VERSION = 1

@@ -3,7 +3,9 @@
 AttnrouteError
 ├── InvalidFileError       a file of the operator says what cannot be done; lists every problem
 │   ├── PolicyError
-│   └── EndpointFileError
+│   ├── EndpointFileError
+│   └── ScenarioError
+├── SimulationError        a balancer that does not exist, a run that broke
 ├── StartError             the process cannot start: a busy port, a missing extension
 └── AdminError             the admin API cannot be reached or refused a call
 
@@ -25,6 +27,8 @@ __all__ = [
     "InvalidFileError",
     "PolicyError",
     "Problem",
+    "ScenarioError",
+    "SimulationError",
     "StartError",
 ]
 
@@ -65,6 +69,16 @@ class PolicyError(InvalidFileError):
 
 class EndpointFileError(InvalidFileError):
     """A file that lists endpoints was refused."""
+
+
+class ScenarioError(InvalidFileError):
+    """A scenario file, or the trace that it names, was refused."""
+
+
+class SimulationError(AttnrouteError):
+    """A simulation cannot be run as it was asked for."""
+
+    exit_code = 2
 
 
 class StartError(AttnrouteError):

@@ -84,7 +84,7 @@ impl Arrivals {
             class_work_ns,
             bounds,
             now_ns: 0.0,
-            end_ns: (scenario.warmup_ms + scenario.duration_ms) as f64 * NS_PER_MS,
+            end_ns: (scenario.warmup_ms + scenario.duratiburst_ms) as f64 * NS_PER_MS,
             source,
         }
     }
@@ -184,19 +184,19 @@ impl Intensity {
             Pattern::Constant => (self.mean_per_ns, f64::INFINITY),
             Pattern::Mmpp {
                 factor,
-                on_ms,
-                off_ms,
+                burst_ms,
+                calm_ms,
             } => {
                 while self.until_ns <= now_ns {
                     self.burst = !self.burst;
-                    let mean_ms = if self.burst { on_ms } else { off_ms };
+                    let mean_ms = if self.burst { burst_ms } else { calm_ms };
                     self.until_ns += mean_ms * NS_PER_MS * exponential(rng);
                 }
                 let multiple = if self.burst {
                     factor
                 } else {
                     // Such that the mean over both is 1.
-                    (on_ms + off_ms - factor * on_ms) / off_ms
+                    (burst_ms + calm_ms - factor * burst_ms) / calm_ms
                 };
                 (self.mean_per_ns * multiple, self.until_ns)
             }

@@ -1,4 +1,4 @@
-"""`attnroute check`: is this policy valid, and what does it say in full?"""
+"""`attnroute check`: is this policy or scenario valid, and what does a policy say in full?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from attnroute.errors import PolicyError, Problem
+from attnroute.errors import PolicyError, Problem, ScenarioError
 from attnroute.policy.load import LoadedPolicy, effective_yaml, load_policy
 
 _EPILOG = """\b
@@ -16,6 +16,7 @@ Examples:
   attnroute check policy.yaml
   attnroute check --defaults policy.yaml
   attnroute check --json configs/*.yaml | jq '.files[].problems[]'
+  attnroute check --scenario configs/scenarios/*.yaml
 
 \b
 Problems go to stderr as `file:line:column: message`; with --json they go to stdout instead.
@@ -28,12 +29,23 @@ Exits with 2 if there is any.
     "files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True
 )
 @click.option("--defaults", is_flag=True, help="Print the whole effective policy as YAML.")
+@click.option("--scenario", is_flag=True, help="The files are scenarios of the simulator.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def command(
-    context: click.Context, *, files: tuple[Path, ...], defaults: bool, as_json: bool
+    context: click.Context,
+    *,
+    files: tuple[Path, ...],
+    defaults: bool,
+    scenario: bool,
+    as_json: bool,
 ) -> None:
     """Check policy files; list every problem with its place."""
+    if scenario:
+        if defaults:
+            raise click.UsageError("`--defaults` is for policies; leave it out with `--scenario`")
+        _check_scenarios(context, files, as_json=as_json)
+        return
     results = [_check(file) for file in files]
     if as_json:
         documents = [_document(*result, with_policy=defaults) for result in results]
@@ -45,6 +57,36 @@ def command(
             if loaded is not None:
                 click.echo(_effective(file, loaded) if defaults else _summary(file, loaded))
     if any(problems for _, _, problems in results):
+        context.exit(2)
+
+
+def _check_scenarios(context: click.Context, files: tuple[Path, ...], *, as_json: bool) -> None:
+    # Late: only scenarios need the extension.
+    from attnroute.sim.scenario import load_scenario
+
+    documents: list[dict[str, Any]] = []
+    for file in files:
+        problems: tuple[Problem, ...] = ()
+        try:
+            loaded = load_scenario(file)
+        except ScenarioError as error:
+            problems = error.problems
+        documents.append(
+            {"path": str(file), "valid": not problems, "problems": _described(problems)}
+        )
+        if as_json:
+            continue
+        for problem in problems:
+            click.echo(str(problem), err=True)
+        if not problems:
+            load = loaded.offered_rps / loaded.capacity_rps
+            overload = ", overload" if loaded.overload else ""
+            click.echo(
+                f"{file}: valid, {loaded.offered_rps:.0f} calls/s, load {load:.2f}{overload}"
+            )
+    if as_json:
+        click.echo(json.dumps({"files": documents}, indent=2, ensure_ascii=False))
+    if not all(document["valid"] for document in documents):
         context.exit(2)
 
 
@@ -78,11 +120,15 @@ def _document(
         "path": str(file),
         "valid": loaded is not None,
         "sha256": loaded.sha256 if loaded else None,
-        "problems": [
-            {"line": problem.line, "column": problem.column, "message": problem.message}
-            for problem in problems
-        ],
+        "problems": _described(problems),
     }
     if with_policy:
         document["policy"] = loaded.policy.model_dump(mode="json") if loaded else None
     return document
+
+
+def _described(problems: tuple[Problem, ...]) -> list[dict[str, Any]]:
+    return [
+        {"line": problem.line, "column": problem.column, "message": problem.message}
+        for problem in problems
+    ]

@@ -28,6 +28,7 @@ _COMMANDS = {
     "demo": "Compare balancers on real calls, on this machine.",
     "endpoints": "Show what discovery and health see.",
     "schema": "Print the JSON Schema of a file format.",
+    "sim": "Play a scenario with every balancer and compare them.",
     "sidecar": "Run the sidecar proxy until it is told to stop.",
     "weights": "Show the weights in force, live.",
 }

@@ -9,6 +9,7 @@ import click
 _EPILOG = """\b
 Examples:
   attnroute schema policy > policy.schema.json
+  attnroute schema scenario > scenario.schema.json
 
 \b
 An editor with the YAML language server then helps with a first line of
@@ -17,10 +18,12 @@ An editor with the YAML language server then helps with a first line of
 
 
 @click.command("schema", epilog=_EPILOG)
-@click.argument("format_name", metavar="FORMAT", type=click.Choice(["policy"]))
+@click.argument("format_name", metavar="FORMAT", type=click.Choice(["policy", "scenario"]))
 def command(*, format_name: str) -> None:
-    """Print the JSON Schema of a file format: `policy`."""
-    assert format_name == "policy", "the only choice"
-    from attnroute.policy.schema import json_schema
+    """Print the JSON Schema of a file format: `policy` or `scenario`."""
+    if format_name == "scenario":
+        from attnroute.sim.schema import json_schema
+    else:
+        from attnroute.policy.schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

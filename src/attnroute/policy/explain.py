@@ -7,6 +7,7 @@ how it was spelled; the schema knows which keys there are. This file puts the th
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ def _problem(item: ErrorDetails, tree: Tree) -> Iterator[Problem]:
     elif kind == "union_tag_invalid":
         yield _unknown_word((*loc, "type"), tree, ("round_robin", "least_request"))
     elif kind == "literal_error":
-        yield _unknown_word(loc, tree, ("explicit", "service"))
+        yield _unknown_word(loc, tree, tuple(re.findall("'([^']*)'", item["ctx"]["expected"])))
     elif loc[-1:] == ("[key]",):
         yield tree.key_problem(
             loc[:-1],
@@ -123,6 +124,8 @@ def _reason(item: ErrorDetails) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
+    if kind == "greater_than":
+        return f"expected more than {context['gt']}"
     if kind == "greater_than_equal":
         return f"expected at least {context['ge']}"
     if kind == "less_than_equal":

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from attnroute.errors import EndpointFileError, PolicyError, Problem
+from attnroute.errors import EndpointFileError, InvalidFileError, PolicyError, Problem
 from attnroute.policy import rules
 from attnroute.policy.explain import problems_of
 from attnroute.policy.schema import EndpointFile, Policy
@@ -34,6 +34,7 @@ __all__ = [
     "POLICY_LIMITS",
     "LoadedPolicy",
     "effective_yaml",
+    "load_document",
     "load_policy",
     "parse_endpoints",
 ]
@@ -110,6 +111,23 @@ def parse_endpoints(content: bytes, path: Path) -> tuple[EndpointSpec, ...]:
     except _RefusedError as refused:
         raise EndpointFileError(refused.problems) from None
     return tuple(endpoint.spec() for endpoint in listed.endpoints)
+
+
+def load_document(
+    path: Path,
+    model: type[_Model],
+    check: Callable[[Tree], list[Problem]],
+    error: type[InvalidFileError],
+) -> tuple[_Model, Tree]:
+    """Any other file of one model, read as strictly, with the tree that tells places.
+
+    check: rules between fields. Raises `error` with every problem of the file.
+    """
+    try:
+        parse = _parse(_read(path, POLICY_LIMITS), str(path), POLICY_LIMITS)
+        return _validate(parse, model, check), parse.tree
+    except _RefusedError as refused:
+        raise error(refused.problems) from None
 
 
 def effective_yaml(policy: Policy) -> str:
