@@ -84,7 +84,7 @@ impl Arrivals {
             class_work_ns,
             bounds,
             now_ns: 0.0,
-            end_ns: (scenario.warmup_ms + scenario.duratiburst_ms) as f64 * NS_PER_MS,
+            end_ns: (scenario.warmup_ms + scenario.duration_ms) as f64 * NS_PER_MS,
             source,
         }
     }

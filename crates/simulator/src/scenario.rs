@@ -59,7 +59,7 @@ pub struct Scenario {
     /// Calls that arrive before count for nothing.
     pub warmup_ms: u64,
     /// Length of what is measured, after the warm-up.
-    pub duratiburst_ms: u64,
+    pub duration_ms: u64,
     /// The load may exceed what the endpoints can do.
     #[serde(default)]
     pub allow_overload: bool,
@@ -572,7 +572,7 @@ impl Scenario {
     pub fn offered_rps(&self) -> f64 {
         match (&self.load.trace, self.load.rate) {
             (Some(trace), _) => {
-                let span_ms = (self.warmup_ms + self.duratiburst_ms) as f64;
+                let span_ms = (self.warmup_ms + self.duration_ms) as f64;
                 let within = trace.at_ms.partition_point(|&at| at < span_ms);
                 within as f64 / (span_ms / 1_000.0)
             }
@@ -765,18 +765,18 @@ impl Scenario {
 
     fn check_times(&self) -> Result<(), ConfigError> {
         at_least_zero(self.deadline_ms, "deadline_ms")?;
-        check(self.duratiburst_ms >= 1, "duratiburst_ms", || {
+        check(self.duration_ms >= 1, "duration_ms", || {
             "found `0`, expected at least `1ms`".into()
         })?;
         check(
-            self.warmup_ms.saturating_add(self.duratiburst_ms) <= DURATION_MS_MAX,
-            "duratiburst_ms",
+            self.warmup_ms.saturating_add(self.duration_ms) <= DURATION_MS_MAX,
+            "duration_ms",
             || "warm-up and duration are longer than `24h`, the most".into(),
         )
     }
 
     fn check_event(&self, event: &Event, at: &str) -> Result<(), ConfigError> {
-        let end_ms = self.warmup_ms + self.duratiburst_ms;
+        let end_ms = self.warmup_ms + self.duration_ms;
         check(event.at_ms < end_ms, &format!("{at}.at_ms"), || {
             format!(
                 "comes {} ms after the start, the run ends at {end_ms} ms",

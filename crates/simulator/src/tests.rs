@@ -19,7 +19,7 @@ fn scenario(changes: &Value) -> Scenario {
         "service_time": {"mean_ms": 10.0, "law": {"exponential": {}}},
         "load": {"rate": {"fraction": 0.7}},
         "warmup_ms": 20_000,
-        "duratiburst_ms": 1_000_000,
+        "duration_ms": 1_000_000,
     });
     for (key, value) in changes.as_object().expect("an object") {
         base[key] = value.clone();
@@ -77,7 +77,7 @@ fn m_m_c() {
     let changes = json!({
         "endpoints": [{"name": "all", "count": 1, "workers": 4}],
         "load": {"rate": {"fraction": 0.8}},
-        "duratiburst_ms": 500_000,
+        "duration_ms": 500_000,
     });
     let offered: f64 = 3.2;
     let mut term = 1.0;
@@ -144,7 +144,7 @@ fn two_choices_have_the_known_mean() {
         "endpoints": [{"name": "all", "count": 500, "workers": 1}],
         "load": {"rate": {"fraction": 0.9}},
         "warmup_ms": 4_000,
-        "duratiburst_ms": 16_000,
+        "duration_ms": 16_000,
     });
     let rho: f64 = 0.9;
     let expected: f64 = (1..20).map(|i| rho.powf(2_f64.powi(i) - 2.0)).sum::<f64>() * 10.0;
@@ -175,7 +175,7 @@ fn two_choices_cut_the_tail_doubly_exponentially() {
         "load": {"rate": {"fraction": 0.9}},
         "service_time": {"mean_ms": 10.0, "law": {"constant": {}}},
         "warmup_ms": 4_000,
-        "duratiburst_ms": 10_000,
+        "duration_ms": 10_000,
     });
     let scenario = scenario(&changes);
     let p99 = |balancer: &Balancer| simulate(&scenario, balancer, 1).p99_ms.expect("calls");
@@ -233,7 +233,7 @@ fn busy_world() -> Scenario {
                 "share": 0.5, "for_ms": 1_000}}}
         ],
         "warmup_ms": 1_000,
-        "duratiburst_ms": 9_000,
+        "duration_ms": 9_000,
     }))
 }
 
@@ -282,7 +282,7 @@ fn a_failing_endpoint_is_detected_by_who_looks_at_failures() {
         "endpoints": [{"name": "all", "count": 10, "workers": 2}],
         "events": [{"at_ms": 30_000, "action": {"fail": {
             "endpoints": {"count": 1}, "mode": "after_headers", "share": 1.0, "for_ms": 0}}}],
-        "duratiburst_ms": 40_000,
+        "duration_ms": 40_000,
     });
     let scenario = scenario(&changes);
     let oracle = simulate(&scenario, &balancer(&json!({"type": "oracle"})), 1);
@@ -301,7 +301,7 @@ fn deadlines_end_calls_and_nobody_works_on_dropped_ones() {
         "load": {"rate": {"fraction": 2.0}},
         "allow_overload": true,
         "deadline_ms": 200,
-        "duratiburst_ms": 60_000,
+        "duration_ms": 60_000,
     });
     let run = simulate(&scenario(&changes), &random(), 1);
     assert!(run.overload);
@@ -319,7 +319,7 @@ fn deadlines_end_calls_and_nobody_works_on_dropped_ones() {
 fn a_hang_without_a_deadline_leaves_unfinished_calls() {
     let changes = json!({
         "events": [{"at_ms": 30_000, "action": {"hang": {"endpoints": {}, "for_ms": 0}}}],
-        "duratiburst_ms": 20_000,
+        "duration_ms": 20_000,
     });
     let run = simulate(&scenario(&changes), &random(), 1);
     assert!(
@@ -335,7 +335,7 @@ fn a_restart_loses_what_was_in_it_and_comes_back() {
         "endpoints": [{"name": "all", "count": 2, "workers": 20}],
         "events": [{"at_ms": 40_000, "action": {"restart": {
             "endpoints": {"count": 1}, "down_ms": 5_000, "cold": null}}}],
-        "duratiburst_ms": 60_000,
+        "duration_ms": 60_000,
         "load": {"rate": {"fraction": 0.4}},
         "network": {"rtt_ms": 1.0},
     });
@@ -500,7 +500,7 @@ fn refused(changes: &Value) -> (String, String) {
         "service_time": {"mean_ms": 10.0, "law": {"exponential": {}}},
         "load": {"rate": {"fraction": 0.7}},
         "warmup_ms": 0,
-        "duratiburst_ms": 1_000,
+        "duration_ms": 1_000,
     });
     for (key, value) in changes.as_object().expect("an object") {
         base[key] = value.clone();
@@ -519,7 +519,7 @@ fn overload_is_allowed_only_when_asked_for() {
          write `allow_overload: true`"
     );
     let run = scenario(&json!({
-        "load": {"rate": {"rps": 150.0}}, "allow_overload": true, "duratiburst_ms": 1_000
+        "load": {"rate": {"rps": 150.0}}, "allow_overload": true, "duration_ms": 1_000
     }));
     assert!(simulate(&run, &random(), 0).overload);
     let ramp = json!({"rate": {"fraction": 0.7}, "pattern": {
@@ -580,7 +580,7 @@ fn a_trace_is_played_as_it_was_recorded() {
         "work_ms": [10.0, 10.0, 30.0, 10.0]
     }});
     let run = simulate(
-        &scenario(&json!({"load": trace, "warmup_ms": 0, "duratiburst_ms": 1_000})),
+        &scenario(&json!({"load": trace, "warmup_ms": 0, "duration_ms": 1_000})),
         &random(),
         0,
     );
@@ -594,7 +594,7 @@ fn a_trace_is_played_as_it_was_recorded() {
 fn rates_of_bursts_and_ramps_have_the_stated_mean() {
     let calls = |pattern: Value| {
         let load = json!({"rate": {"rps": 60.0}, "pattern": pattern});
-        let scenario = scenario(&json!({"load": load, "warmup_ms": 0, "duratiburst_ms": 1_000_000}));
+        let scenario = scenario(&json!({"load": load, "warmup_ms": 0, "duration_ms": 1_000_000}));
         simulate(&scenario, &random(), 2).calls as f64
     };
     // 60,000 expected; the deviation of a Poisson count is 245, of the bursts some 700.
@@ -614,7 +614,7 @@ fn autoscaling_follows_the_load() {
         "autoscale": {"group": "all", "target": 0.5, "every_ms": 10_000, "delay_ms": 5_000,
             "min": 2, "max": 40, "cold": null},
         "warmup_ms": 0,
-        "duratiburst_ms": 240_000,
+        "duration_ms": 240_000,
     });
     let run = simulate(&scenario(&changes), &least_request(json!("all")), 1);
     // 600 calls/s of 10 ms on 2 workers at 0.5: 6 endpoints.
