@@ -82,6 +82,22 @@ class Picker:
         """(endpoint index, reason), counted as in flight until `finished`. key: hash that
         `ring_hash` and `maglev` go by, 0..2**64.
         Raises DataPlaneError if no endpoint can take a call."""
-    def finished(self, index: int, now_ns: int, latency_ns: int, grpc_status: int) -> None:
-        """Ends the oldest attempt that the endpoint has in flight."""
+    def finished(
+        self,
+        index: int,
+        now_ns: int,
+        latency_ns: int,
+        grpc_status: int,
+        report: bytes | None = None,
+        push_back_ns: int | None = None,
+    ) -> None:
+        """Ends the oldest attempt that the endpoint has in flight. report: a serialised
+        `xds.data.orca.v3.OrcaLoadReport`; push_back_ns: how long the endpoint asked for a pause.
+        Raises ConfigError for an index without an attempt, or a report that is none."""
+    def reported(self, index: int, now_ns: int, report: bytes) -> None:
+        """Takes in a report out of band."""
+    def probes_due(self, now_ns: int) -> list[int]:
+        """Endpoints that `prequal` with `probe_source: endpoints` wants to be probed after a pick."""
+    def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
+        """Takes in the answer of a probe."""
     def snapshot(self) -> tuple[int, bytes]: ...

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::endpoint::{Endpoint, Outcome};
 use crate::grpc::Code;
 use crate::orca::LoadReport;
-use crate::service::Reason;
+use crate::reason::Reason;
 
 /// A failure counts as at least this long in a balancer that goes by latency, so that an endpoint
 /// which fails fast attracts nothing.

@@ -5,10 +5,14 @@
 //! name, every limit is here, and `Config::parse` is the only way to a `Config`: whoever holds one
 //! holds a valid one.
 
+mod balancer;
+
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use serde::Deserialize;
+
+pub use balancer::*;
 
 use crate::address::Address;
 use crate::error::ConfigError;
@@ -43,6 +47,11 @@ pub struct Config {
 
 fn one() -> usize {
     1
+}
+
+/// Measured: a guess ten times too low costs nothing that can be measured (`algorithms.md` 3.4).
+fn assumed_sidecars() -> u32 {
+    4
 }
 
 /// How a listener finds the service of a call.
@@ -134,6 +143,12 @@ pub struct ServiceConfig {
     /// Which balancer picks.
     #[serde(default)]
     pub balancer: BalancerConfig,
+    /// How new endpoints get their first calls.
+    #[serde(default)]
+    pub slow_start: SlowStartConfig,
+    /// Sidecars that call the service, this one included, while nobody tells; 1..=1000000.
+    #[serde(default = "assumed_sidecars")]
+    pub sidecars: u32,
     /// Limits of this service.
     #[serde(default)]
     pub limits: ServiceLimits,
@@ -192,48 +207,6 @@ impl Default for ConnectionConfig {
             backoff_max_ms: 1_000,
             max_streams: 1_000,
         }
-    }
-}
-
-/// Which balancer picks; names as in the policy.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum BalancerConfig {
-    /// In turn, in proportion to static weights.
-    RoundRobin {},
-    /// Least (in flight + 1) / weight among a few drawn endpoints, or among all.
-    LeastRequest {
-        /// `{"draws": 2}` or `"all"`.
-        #[serde(default)]
-        choice_count: ChoiceCount,
-        /// Whether one endpoint can be drawn twice, as Envoy does.
-        #[serde(default)]
-        with_replacement: bool,
-    },
-}
-
-impl Default for BalancerConfig {
-    fn default() -> Self {
-        Self::LeastRequest {
-            choice_count: ChoiceCount::All,
-            with_replacement: false,
-        }
-    }
-}
-
-/// How many endpoints `least_request` compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChoiceCount {
-    /// That many draws, 2..=100.
-    Draws(u32),
-    /// Every usable endpoint, ties at random.
-    All,
-}
-
-impl Default for ChoiceCount {
-    fn default() -> Self {
-        Self::Draws(2)
     }
 }
 
@@ -422,17 +395,11 @@ impl ServiceConfig {
         check(positive, &format!("{at}.connection"), || {
             "values must be positive and backoff_max_ms at least backoff_base_ms".into()
         })?;
-        if let BalancerConfig::LeastRequest {
-            choice_count: ChoiceCount::Draws(draws),
-            ..
-        } = self.balancer
-        {
-            check(
-                (2..=100).contains(&draws),
-                &format!("{at}.balancer.choice_count"),
-                || "must be 2 to 100, or all".into(),
-            )?;
-        }
+        check((1..=1_000_000).contains(&self.sidecars), at, || {
+            "sidecars must be 1 to 1000000".into()
+        })?;
+        self.slow_start.validate(&format!("{at}.slow_start"))?;
+        self.balancer.validate(&format!("{at}.balancer"))?;
         for (index, route) in self.routes.iter().enumerate() {
             let at = format!("{at}.routes[{index}]");
             let (PathMatch::Path(path) | PathMatch::PathPrefix(path)) = &route.matcher;

@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 use crate::address::Address;
+use crate::balancer::State;
 use crate::grpc::Code;
+use crate::hash::hash;
+use crate::orca::Incarnation;
+use crate::slow_start::FirstReady;
 
 /// Identity and live state.
 #[derive(Debug)]
@@ -20,8 +24,16 @@ pub struct Endpoint {
     pub address: Address,
     /// The value of the `endpoint` label.
     pub name: String,
+    /// Hash of the name, the same in every process.
+    pub name_hash: u64,
     /// Counters that every data thread shares.
     pub live: Live,
+    /// What balancers learned.
+    pub state: State,
+    /// When it could be picked first, for slow start.
+    pub first_ready: FirstReady,
+    /// When it was started, as it reports.
+    pub incarnation: Incarnation,
 }
 
 /// Shared counters; all relaxed, because each is read for itself.
@@ -29,6 +41,8 @@ pub struct Endpoint {
 pub struct Live {
     /// Attempts that were picked and have not ended.
     pub in_flight: AtomicU32,
+    /// The same over all endpoints of the service.
+    in_flight_of_all: Arc<AtomicU32>,
     /// Attempts ever picked.
     pub picks: AtomicU64,
     /// Attempts that ended in a success (every status that is no failure).
@@ -74,12 +88,25 @@ impl Endpoint {
     /// A new endpoint without history.
     #[must_use]
     pub fn new(id: u64, address: Address) -> Self {
+        Self::of_service(id, address, Arc::default())
+    }
+
+    /// A new endpoint whose attempts are also counted in what all endpoints of a service share.
+    #[must_use]
+    pub fn of_service(id: u64, address: Address, in_flight_of_all: Arc<AtomicU32>) -> Self {
         let name = address.to_string();
         Self {
             id,
             address,
+            name_hash: hash(name.as_bytes()),
             name,
-            live: Live::default(),
+            live: Live {
+                in_flight_of_all,
+                ..Live::default()
+            },
+            state: State::default(),
+            first_ready: FirstReady::default(),
+            incarnation: Incarnation::default(),
         }
     }
 }
@@ -89,12 +116,26 @@ impl Live {
     /// [`Live::end`].
     pub fn begin(&self) -> u32 {
         self.picks.fetch_add(1, Relaxed);
+        self.in_flight_of_all.fetch_add(1, Relaxed);
         self.in_flight.fetch_add(1, Relaxed)
+    }
+
+    /// Attempts in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Attempts in flight now at all endpoints of the service, those that left the set included.
+    #[must_use]
+    pub fn in_flight_of_all(&self) -> u32 {
+        self.in_flight_of_all.load(Relaxed)
     }
 
     /// Counts an attempt out. `latency_ns`: request headers received to end of answer.
     pub fn end(&self, outcome: Outcome, latency_ns: u64) {
         self.in_flight.fetch_sub(1, Relaxed);
+        self.in_flight_of_all.fetch_sub(1, Relaxed);
         let (Outcome::Answered(code) | Outcome::Censored(code)) = outcome;
         self.ended[usize::from(code.number())].fetch_add(1, Relaxed);
         match outcome {

@@ -24,6 +24,7 @@ use crate::attempt::{Attempt, Sample};
 use crate::endpoint::Outcome;
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
+use crate::orca::Claims;
 use crate::pool::Lease;
 use crate::runtime::Thread;
 use crate::server::Slot;
@@ -54,6 +55,8 @@ pub(crate) struct Exchange {
     /// Only where there is a deadline.
     timer: Option<Pin<Box<Sleep>>>,
     attempt: Option<Attempt>,
+    /// Taken from the trailers, read after they were passed on.
+    claims: Option<Box<Claims>>,
     guard: CallGuard,
     _lease: Lease,
 }
@@ -149,6 +152,7 @@ impl Exchange {
             code: Code::Unknown,
             timer: parts.timer,
             attempt: Some(parts.attempt),
+            claims: None,
             guard: parts.guard,
             _lease: parts.lease,
         };
@@ -230,6 +234,7 @@ impl Exchange {
         if end_of_stream {
             // Only END_STREAM makes a header block Trailers-Only (H2-05).
             self.code = grpc::status_code(&head.headers).unwrap_or(self.code);
+            self.claims = Claims::of(&head.headers);
         }
         let mut response = Response::new(());
         *response.status_mut() = head.status;
@@ -257,6 +262,7 @@ impl Exchange {
             Ok(Source::Trailers(trailers)) => {
                 let code = grpc::status_code(&trailers);
                 let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
+                self.claims = Claims::of(&trailers);
                 match pump.to.send_trailers(trailers) {
                     Ok(()) => End::Complete(code),
                     Err(_) => End::ClientGone,
@@ -309,7 +315,13 @@ impl Exchange {
         if let (Some(attempt), Some(service)) = (self.attempt.take(), &self.guard.service) {
             let now_ns = self.guard.thread.clock.now_ns();
             let latency_ns = now_ns.saturating_sub(attempt.started_ns());
-            service.end_attempt(attempt, now_ns, &Sample::new(outcome, latency_ns));
+            let mut sample = Sample::new(outcome, latency_ns);
+            let report = self.claims.take().and_then(|claims| {
+                sample.push_back_ns = claims.push_back_ns();
+                service.read_report(&claims)
+            });
+            sample.report = report.as_ref();
+            service.end_attempt(attempt, now_ns, &sample);
         }
         self.guard.code = code;
     }

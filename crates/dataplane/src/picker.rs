@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::attempt::{Attempt, RequestInfo, Sample};
+use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::config::{EndpointSetConfig, ServiceConfig};
 use crate::endpoint::Endpoint;
 use crate::error::{ConfigError, Error};
+use crate::orca::LoadReport;
 use crate::rng::Rng;
 use crate::service::{Reason, Refusal, Service};
 
@@ -17,6 +18,8 @@ pub struct Picker {
     rng: Rng,
     /// Attempts in flight by the id of their endpoint, oldest first.
     open: HashMap<u64, VecDeque<Attempt>>,
+    /// Latest time that anybody named.
+    now_ns: u64,
 }
 
 impl Picker {
@@ -30,6 +33,7 @@ impl Picker {
             service: Service::new(config, seed),
             rng: Rng::stream(seed, 0),
             open: HashMap::new(),
+            now_ns: 0,
         })
     }
 
@@ -58,6 +62,7 @@ impl Picker {
     /// # Errors
     /// No endpoint can take a call.
     pub fn pick(&mut self, now_ns: u64, request: RequestInfo) -> Result<(u32, Reason), Refusal> {
+        self.now_ns = self.now_ns.max(now_ns);
         let snapshot = self.service.snapshot();
         let attempt = self
             .service
@@ -78,6 +83,7 @@ impl Picker {
         now_ns: u64,
         sample: &Sample<'_>,
     ) -> Result<(), Error> {
+        self.now_ns = self.now_ns.max(now_ns);
         let endpoint = self.endpoint(index)?;
         let queue = self.open.get_mut(&endpoint.id);
         let Some(attempt) = queue.and_then(VecDeque::pop_front) else {
@@ -86,6 +92,51 @@ impl Picker {
         };
         self.service.end_attempt(attempt, now_ns, sample);
         Ok(())
+    }
+
+    /// Takes in a load report of an endpoint, out of band: a serialised `OrcaLoadReport`.
+    ///
+    /// # Errors
+    /// There is no endpoint of that index.
+    pub fn reported(&self, index: usize, now_ns: u64, report: &LoadReport) -> Result<(), Error> {
+        let endpoint = self.endpoint(index)?;
+        self.service.reported(&endpoint, now_ns, report);
+        Ok(())
+    }
+
+    /// Indices of the endpoints to probe after a pick.
+    pub fn probes_due(&mut self, now_ns: u64) -> Vec<u32> {
+        let mut due = Vec::new();
+        let snapshot = self.service.snapshot();
+        self.service
+            .probes_due(&snapshot, now_ns, &mut self.rng, &mut due);
+        due
+    }
+
+    /// Takes in the answer of a probe.
+    ///
+    /// # Errors
+    /// There is no endpoint of that index.
+    pub fn probed(&self, index: usize, now_ns: u64, probe: Probe) -> Result<(), Error> {
+        let endpoint = self.endpoint(index)?;
+        self.service.probed(&endpoint, now_ns, probe);
+        Ok(())
+    }
+
+    /// Reads a serialised `OrcaLoadReport`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn decode_report(&self, message: &[u8]) -> Result<LoadReport, Error> {
+        let snapshot = self.service.snapshot();
+        LoadReport::decode(message, &snapshot.settings.metric_names)
+            .map_err(|_| refused("report", "is no serialised OrcaLoadReport".into()))
+    }
+
+    /// The latest time of a pick or an end.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     /// The service itself, to read its snapshot and counters.

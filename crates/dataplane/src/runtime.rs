@@ -276,6 +276,12 @@ impl DataPlane {
         })
     }
 
+    /// Now, on the clock that picks and balancers go by.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     /// Counters and routing, for metrics.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {

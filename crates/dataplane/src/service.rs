@@ -5,7 +5,7 @@
 //! the next snapshot under a mutex, off the path of calls, and swap it in.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,10 +17,17 @@ use crate::balancer::{Balancer, View};
 use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
 use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
+use crate::hash::fnv1a;
 use crate::histogram::Histogram;
-use crate::orca::LoadReport;
+use crate::orca::{Claims, LoadReport, MetricNames};
+pub use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::route::Routes;
+use crate::slow_start::SlowStart;
+
+/// Ids are unique over all services, because pools know endpoints by nothing else. An identity, no
+/// state: nothing reads it back, and no pick depends on it.
+static NEXT_ENDPOINT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Everything a pick reads. Immutable.
 #[derive(Debug)]
@@ -38,6 +45,10 @@ pub struct Snapshot {
     pub balancer: Balancer,
     /// Settings of the service that calls need.
     pub settings: Arc<Settings>,
+    /// Sidecars that call the service, this one included.
+    pub sidecars: u32,
+    /// Whether slow start has yet to note who of the usable endpoints is new.
+    unstamped: AtomicBool,
 }
 
 /// Settings as calls use them; replaced as a whole by a reload.
@@ -49,48 +60,10 @@ pub struct Settings {
     pub connection: ConnectionConfig,
     /// Per-path settings.
     pub routes: Routes,
-}
-
-/// Why an endpoint was chosen; one string in metric labels, records and admin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Reason {
-    /// The `round_robin` balancer's turn.
-    RoundRobin,
-    /// The `least_request` balancer's choice.
-    LeastRequest,
-    /// Only one endpoint was usable.
-    Single,
-    /// No endpoint was usable: all of them were candidates.
-    Panic,
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 4] = [
-        Self::RoundRobin,
-        Self::LeastRequest,
-        Self::Single,
-        Self::Panic,
-    ];
-
-    fn of(balancer: &Balancer) -> Self {
-        match balancer {
-            Balancer::RoundRobin(_) => Self::RoundRobin,
-            Balancer::LeastRequest(_) => Self::LeastRequest,
-        }
-    }
-
-    /// The string that stands everywhere.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::LeastRequest => "least_request",
-            Self::Single => "single",
-            Self::Panic => "panic",
-        }
-    }
+    /// Whether and how new endpoints get fewer calls.
+    pub slow_start: Option<SlowStart>,
+    /// Metrics that the balancer wants to see in load reports.
+    pub metric_names: MetricNames,
 }
 
 /// Why no endpoint was chosen.
@@ -121,6 +94,8 @@ pub struct ServiceStats {
     pub response_bytes: AtomicU64,
     /// Calls whose first connect failed and that went to another endpoint instead.
     pub connect_retries: AtomicU64,
+    /// Load reports that could not be read.
+    pub malformed_reports: AtomicU64,
 }
 
 /// One service. Lives while any policy or call names it.
@@ -137,8 +112,11 @@ pub struct Service {
 #[derive(Debug)]
 struct Writer {
     config: ServiceConfig,
-    next_id: u64,
     rng: Rng,
+    /// Sidecars that call the service, as far as somebody told.
+    sidecars: Option<u32>,
+    /// Attempts in flight, over all endpoints.
+    in_flight: Arc<AtomicU32>,
     /// Endpoints that left the set while something still held them.
     leaving: Vec<Weak<Endpoint>>,
 }
@@ -147,19 +125,16 @@ impl Service {
     /// A service without endpoints.
     #[must_use]
     pub fn new(config: ServiceConfig, seed: u64) -> Self {
-        let mut rng = Rng::stream(seed, hash_of(&config.name));
-        let members: Arc<[Member]> = Arc::new([]);
-        let view = View {
-            members: &members,
-            usable: &[],
-        };
+        let mut rng = Rng::stream(seed, fnv1a(config.name.as_bytes()));
         let snapshot = Snapshot {
             epoch: 0,
-            balancer: Balancer::new(&config.balancer, view, None, &mut rng),
-            members,
+            balancer: Balancer::new(&config.balancer, View::new(&[], &[]), None, &mut rng),
+            members: Arc::new([]),
             usable: Box::new([]),
             panic: false,
             settings: Arc::new(Settings::new(&config)),
+            sidecars: config.sidecars,
+            unstamped: AtomicBool::new(false),
         };
         Self {
             name: config.name.clone(),
@@ -167,8 +142,9 @@ impl Service {
             snapshot: ArcSwap::from_pointee(snapshot),
             writer: Mutex::new(Writer {
                 config,
-                next_id: 1,
                 rng,
+                sidecars: None,
+                in_flight: Arc::default(),
                 leaving: Vec::new(),
             }),
         }
@@ -223,9 +199,9 @@ impl Service {
             .map(|config| {
                 let endpoint = known.remove(&config.address).map_or_else(
                     || {
-                        let id = writer.next_id;
-                        writer.next_id += 1;
-                        Arc::new(Endpoint::new(id, config.address.clone()))
+                        let id = NEXT_ENDPOINT_ID.fetch_add(1, Relaxed);
+                        let counter = Arc::clone(&writer.in_flight);
+                        Arc::new(Endpoint::of_service(id, config.address.clone(), counter))
                     },
                     Arc::clone,
                 );
@@ -247,8 +223,23 @@ impl Service {
         (members, left)
     }
 
-    /// Tells that connects to an endpoint fail, or succeed again.
+    /// Tells how many sidecars call the service, this one included.
+    pub fn set_sidecars(&self, sidecars: u32) {
+        let mut writer = self.writer.lock();
+        let current = self.snapshot.load();
+        let sidecars = Some(sidecars.max(1));
+        if std::mem::replace(&mut writer.sidecars, sidecars) != sidecars {
+            let (members, settings) = (Arc::clone(&current.members), Arc::clone(&current.settings));
+            self.publish(&mut writer, current.epoch, members, settings);
+        }
+    }
+
+    /// Tells that connects to an endpoint fail, or that one succeeded.
     pub fn set_failing(&self, endpoint: &Endpoint, failing: bool) {
+        // The first connection of an endpoint that had none.
+        if !failing && endpoint.live.connections.load(Relaxed) <= 1 {
+            endpoint.state.reconnected();
+        }
         if endpoint.live.failing.swap(failing, Relaxed) == failing {
             return;
         }
@@ -283,10 +274,13 @@ impl Service {
         };
         let panic = panic && !usable.is_empty();
         let previous = self.snapshot.load();
+        let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
         let Writer { config, rng, .. } = writer;
         let view = View {
             members: &members,
             usable: &usable,
+            slow_start: settings.slow_start,
+            sidecars,
         };
         let balancer = Balancer::new(&config.balancer, view, Some(&previous.balancer), rng);
         self.snapshot.store(Arc::new(Snapshot {
@@ -295,6 +289,8 @@ impl Service {
             usable,
             panic,
             balancer,
+            sidecars,
+            unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
         }));
     }
@@ -311,16 +307,16 @@ impl Service {
         request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<(u32, Reason), Refusal> {
+        if snapshot.unstamped.load(Relaxed) {
+            snapshot.stamp(now_ns);
+        }
         let (index, reason) = match *snapshot.usable {
             [] if snapshot.members.is_empty() => return Err(Refusal::NoEndpoints),
             [] => return Err(Refusal::AllWeightZero),
             [only] => (only, Reason::Single),
-            _ => {
-                let index = snapshot
-                    .balancer
-                    .pick(snapshot.view(), now_ns, request, rng);
-                (index, Reason::of(&snapshot.balancer))
-            }
+            _ => snapshot
+                .balancer
+                .pick(snapshot.view(), now_ns, request, rng),
         };
         let reason = if snapshot.panic {
             Reason::Panic
@@ -360,8 +356,23 @@ impl Service {
         }
     }
 
+    /// The load report of an answer, if it has one; what cannot be read is counted.
+    #[must_use]
+    pub fn read_report(&self, claims: &Claims) -> Option<LoadReport> {
+        let report = claims.report(&self.snapshot().settings.metric_names)?;
+        if report.is_err() {
+            self.stats.malformed_reports.fetch_add(1, Relaxed);
+        }
+        report.ok()
+    }
+
     /// Takes in a load report, of an answer or out of band.
     pub fn reported(&self, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
+        if endpoint.incarnation.is_new(report) {
+            endpoint.state.restarted();
+            endpoint.first_ready.clear();
+            endpoint.first_ready.stamp(now_ns);
+        }
         let snapshot = self.snapshot();
         snapshot
             .balancer
@@ -382,9 +393,18 @@ impl Service {
     /// Takes in the answer of a probe.
     pub fn probed(&self, endpoint: &Endpoint, now_ns: u64, probe: Probe) {
         let snapshot = self.snapshot();
+        let view = snapshot.view();
         snapshot
             .balancer
-            .probed(snapshot.view(), endpoint, now_ns, probe);
+            .probed(view, endpoint, now_ns, Some(probe));
+    }
+
+    /// Takes in that an endpoint which was probed answers no probes: what is known of it here
+    /// stands in.
+    pub fn probe_unanswered(&self, endpoint: &Endpoint, now_ns: u64) {
+        let snapshot = self.snapshot();
+        let view = snapshot.view();
+        snapshot.balancer.probed(view, endpoint, now_ns, None);
     }
 
     /// Calls `visit` with every endpoint that still has calls or connections, those that left the
@@ -421,15 +441,28 @@ impl Snapshot {
         View {
             members: &self.members,
             usable: &self.usable,
+            slow_start: self.settings.slow_start,
+            sidecars: self.sidecars,
         }
     }
 
+    fn stamp(&self, now_ns: u64) {
+        for &index in &self.usable {
+            self.members[index as usize]
+                .endpoint
+                .first_ready
+                .stamp(now_ns);
+        }
+        self.unstamped.store(false, Relaxed);
+    }
+
     /// Probability that the balancer gives each member now; 0 for members that take no calls.
+    /// `now_ns` is on the clock of the picks.
     #[must_use]
-    pub fn weights(&self) -> Vec<f32> {
+    pub fn weights(&self, now_ns: u64) -> Vec<f32> {
         let mut weights = vec![0.0; self.members.len()];
         if !self.usable.is_empty() {
-            self.balancer.weights(self.view(), &mut weights);
+            self.balancer.weights(self.view(), now_ns, &mut weights);
         }
         weights
     }
@@ -441,6 +474,8 @@ impl Settings {
             limits: config.limits.clone(),
             connection: config.connection.clone(),
             routes: Routes::new(&config.routes),
+            slow_start: SlowStart::new(config.slow_start),
+            metric_names: MetricNames::new(config.balancer.metric_names()),
         }
     }
 }
@@ -461,11 +496,4 @@ fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {
                 && member.zone == config.zone
                 && member.labels == config.labels
         })
-}
-
-/// FNV-1a: a stable stream number for a name, so that one seed replays a run on any machine.
-fn hash_of(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }

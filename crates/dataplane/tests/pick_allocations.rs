@@ -68,13 +68,16 @@ fn members(static_weight: impl Fn(u16) -> f32) -> Vec<Member> {
 }
 
 fn balancers() -> Vec<BalancerConfig> {
-    let mut configs = vec![
-        BalancerConfig::RoundRobin {},
-        BalancerConfig::LeastRequest {
-            choice_count: ChoiceCount::All,
-            with_replacement: false,
-        },
-    ];
+    let of_name = |name: &&str| serde_json::from_str(&format!(r#"{{"type":"{name}"}}"#));
+    let mut configs = BalancerConfig::NAMES
+        .iter()
+        .map(of_name)
+        .collect::<Result<Vec<BalancerConfig>, _>>()
+        .expect("every balancer has defaults");
+    configs.extend([BalancerConfig::LeastRequest {
+        choice_count: ChoiceCount::All,
+        with_replacement: false,
+    }]);
     for draws in [2, 3, 100] {
         for with_replacement in [false, true] {
             let choice_count = ChoiceCount::Draws(draws);
@@ -96,13 +99,12 @@ fn the_counter_counts() {
 fn a_pick_allocates_nothing() {
     let usable: Vec<u32> = (0..200).collect();
     for members in [members(|_| 1.0), members(f32::from)] {
-        let view = View {
-            members: &members,
-            usable: &usable,
-        };
+        let view = View::new(&members, &usable);
         for config in balancers() {
             let mut rng = Rng::new(1);
             let balancer = Balancer::new(&config, view, None, &mut rng);
+            // What a thread needs once, it has then.
+            let _ = balancer.pick(view, 0, RequestInfo::default(), &mut rng);
             let found = allocations(|| {
                 for now_ns in 0..1000 {
                     black_box(balancer.pick(view, now_ns, RequestInfo::default(), &mut rng));

@@ -8,7 +8,7 @@ mod rows;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use attnroute_dataplane::attempt::{RequestInfo, Sample};
+use attnroute_dataplane::attempt::{Probe, RequestInfo, Sample};
 use attnroute_dataplane::endpoint::Outcome;
 use attnroute_dataplane::error::{ConfigError as BadConfig, Error};
 use attnroute_dataplane::grpc::Code;
@@ -117,7 +117,8 @@ impl DataPlane {
     ) -> PyResult<(u64, Bound<'py, PyBytes>)> {
         let service = self.inner()?.service(service).map_err(raised)?;
         let snapshot = service.snapshot();
-        let rows = py.detach(|| rows::encode(&snapshot));
+        let now_ns = self.inner()?.now_ns();
+        let rows = py.detach(|| rows::encode(&snapshot, now_ns));
         Ok((snapshot.epoch, PyBytes::new(py, &rows)))
     }
 
@@ -192,24 +193,56 @@ impl Picker {
             .map_err(|refusal| DataPlaneError::new_err(format!("no pick: {refusal:?}")))
     }
 
+    #[pyo3(signature = (index, now_ns, latency_ns, grpc_status, report = None, push_back_ns = None))]
     fn finished(
         &self,
         index: usize,
         now_ns: u64,
         latency_ns: u64,
         grpc_status: u32,
+        report: Option<&[u8]>,
+        push_back_ns: Option<u64>,
     ) -> PyResult<()> {
-        let outcome = Outcome::Answered(Code::from_number(grpc_status));
+        let mut inner = self.inner.lock();
+        let report = match report {
+            Some(message) => Some(inner.decode_report(message).map_err(raised)?),
+            None => None,
+        };
+        let sample = Sample {
+            outcome: Outcome::Answered(Code::from_number(grpc_status)),
+            latency_ns,
+            push_back_ns,
+            report: report.as_ref(),
+        };
+        inner.finished(index, now_ns, &sample).map_err(raised)
+    }
+
+    fn reported(&self, index: usize, now_ns: u64, report: &[u8]) -> PyResult<()> {
+        let inner = self.inner.lock();
+        let report = inner.decode_report(report).map_err(raised)?;
+        inner.reported(index, now_ns, &report).map_err(raised)
+    }
+
+    fn probes_due(&self, now_ns: u64) -> Vec<u32> {
+        self.inner.lock().probes_due(now_ns)
+    }
+
+    fn probed(&self, index: usize, now_ns: u64, inflight: u32, latency_ns: u64) -> PyResult<()> {
+        let probe = Probe {
+            inflight,
+            latency_ns,
+        };
         self.inner
             .lock()
-            .finished(index, now_ns, &Sample::new(outcome, latency_ns))
+            .probed(index, now_ns, probe)
             .map_err(raised)
     }
 
     fn snapshot<'py>(&self, py: Python<'py>) -> (u64, Bound<'py, PyBytes>) {
         let inner = self.inner.lock();
         let snapshot = inner.service().snapshot();
-        (snapshot.epoch, PyBytes::new(py, &rows::encode(&snapshot)))
+        let rows = rows::encode(&snapshot, inner.now_ns());
+        (snapshot.epoch, PyBytes::new(py, &rows))
     }
 }
 

@@ -8,9 +8,9 @@ use attnroute_dataplane::service::Snapshot;
 /// Bytes of a row: 5 x u64, 4 x u32, 2 x f32.
 const ROW_BYTES: usize = 64;
 
-/// One little-endian row per endpoint, in index order.
-pub(crate) fn encode(snapshot: &Snapshot) -> Vec<u8> {
-    let weights = snapshot.weights();
+/// One little-endian row per endpoint, in index order. `now_ns` is on the clock of the picks.
+pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
+    let weights = snapshot.weights(now_ns);
     let mut usable = vec![0_u32; snapshot.members.len()];
     for index in &snapshot.usable {
         usable[*index as usize] = 1;

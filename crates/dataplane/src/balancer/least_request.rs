@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{equally_weighted, static_weight, View};
+use super::{equally_weighted, two_distinct, View};
 use crate::config::ChoiceCount;
 use crate::rng::Rng;
 
@@ -82,46 +82,42 @@ impl LeastRequest {
         Self {
             choice_count,
             with_replacement,
-            equal: equally_weighted(view),
+            equal: equally_weighted(view) && view.slow_start.is_none(),
         }
     }
 
-    pub(super) fn pick(&self, view: View<'_>, rng: &mut Rng) -> u32 {
+    pub(super) fn pick(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
         let count = view.usable.len() as u32;
         if count == 1 {
             return view.usable[0];
         }
         match self.choice_count {
             ChoiceCount::Draws(draws) if self.with_replacement => {
-                self.pick_with_replacement(view, draws, rng)
+                self.pick_with_replacement(view, now_ns, draws, rng)
             }
-            ChoiceCount::Draws(draws) if draws >= count => self.pick_of_all(view, rng),
-            ChoiceCount::Draws(2) => self.pick_of_two(view, rng),
-            ChoiceCount::Draws(draws) => self.pick_distinct(view, draws, rng),
-            ChoiceCount::All => self.pick_of_all(view, rng),
+            ChoiceCount::Draws(draws) if draws >= count => self.pick_of_all(view, now_ns, rng),
+            ChoiceCount::Draws(2) => self.pick_of_two(view, now_ns, rng),
+            ChoiceCount::Draws(draws) => self.pick_distinct(view, now_ns, draws, rng),
+            ChoiceCount::All => self.pick_of_all(view, now_ns, rng),
         }
     }
 
-    fn pick_of_two(&self, view: View<'_>, rng: &mut Rng) -> u32 {
-        let count = view.usable.len() as u32;
-        let first = rng.below(count);
-        let mut second = rng.below(count - 1);
-        second += u32::from(second >= first);
-        let (first, second) = (view.usable[first as usize], view.usable[second as usize]);
+    fn pick_of_two(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
+        let (first, second) = two_distinct(view, rng);
         // Which of two comes first is random already, so it may win the tie.
-        match self.compare(load(view, second), load(view, first)) {
+        match self.compare(load(view, second, now_ns), load(view, first, now_ns)) {
             Ordering::Less => second,
             _ => first,
         }
     }
 
-    fn pick_with_replacement(&self, view: View<'_>, draws: u32, rng: &mut Rng) -> u32 {
+    fn pick_with_replacement(&self, view: View<'_>, now_ns: u64, draws: u32, rng: &mut Rng) -> u32 {
         let count = view.usable.len() as u32;
         let mut best = view.usable[rng.below(count) as usize];
-        let mut least = load(view, best);
+        let mut least = load(view, best, now_ns);
         for _ in 1..draws {
             let index = view.usable[rng.below(count) as usize];
-            let load = load(view, index);
+            let load = load(view, index, now_ns);
             // The first of equals wins; draws are independent, so each is as likely to be it.
             if self.compare(load, least) == Ordering::Less {
                 (best, least) = (index, load);
@@ -132,7 +128,7 @@ impl LeastRequest {
 
     /// Floyd's sampling: every subset equally likely, one draw each, nothing allocated. The order
     /// in which it yields them is not random, hence the reservoir.
-    fn pick_distinct(&self, view: View<'_>, draws: u32, rng: &mut Rng) -> u32 {
+    fn pick_distinct(&self, view: View<'_>, now_ns: u64, draws: u32, rng: &mut Rng) -> u32 {
         let count = view.usable.len() as u32;
         let draws = draws.clamp(1, DRAWS_MAX as u32);
         let mut drawn = [0_u32; DRAWS_MAX];
@@ -144,7 +140,7 @@ impl LeastRequest {
             }
             drawn[taken] = position;
             let index = view.usable[position as usize];
-            let load = load(view, index);
+            let load = load(view, index, now_ns);
             match &mut least {
                 Some(least) => least.offer(index, load, self.compare(load, least.load), rng),
                 None => {
@@ -159,15 +155,15 @@ impl LeastRequest {
         least.map_or(view.usable[0], |least| least.index)
     }
 
-    fn pick_of_all(&self, view: View<'_>, rng: &mut Rng) -> u32 {
+    fn pick_of_all(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
         let first = view.usable[0];
         let mut least = Least {
             index: first,
-            load: load(view, first),
+            load: load(view, first, now_ns),
             ties: 1,
         };
         for &index in &view.usable[1..] {
-            let load = load(view, index);
+            let load = load(view, index, now_ns);
             least.offer(index, load, self.compare(load, least.load), rng);
         }
         least.index
@@ -185,11 +181,11 @@ impl LeastRequest {
     /// drawn one stands in the group if all draws miss the s, but not also the g:
     /// `(q(n - s) - q(n - s - g)) / g` for each, q(m) being the probability that all draws fall
     /// among given m: (m/n)^k with replacement, C(m, k)/C(n, k) without.
-    pub(super) fn weights(&self, view: View<'_>, out: &mut [f32]) {
+    pub(super) fn weights(&self, view: View<'_>, now_ns: u64, out: &mut [f32]) {
         let mut loads: Vec<(u32, Load)> = view
             .usable
             .iter()
-            .map(|&index| (index, load(view, index)))
+            .map(|&index| (index, load(view, index, now_ns)))
             .collect();
         loads.sort_by(|(_, one), (_, other)| self.compare(*one, *other));
         let mut worse = loads.len();
@@ -218,15 +214,15 @@ impl LeastRequest {
     }
 }
 
-fn load(view: View<'_>, index: u32) -> Load {
-    let in_flight = view.members[index as usize]
-        .endpoint
-        .live
-        .in_flight
-        .load(Relaxed);
+fn load(view: View<'_>, index: u32, now_ns: u64) -> Load {
+    let in_flight = view.endpoint(index).live.in_flight.load(Relaxed);
     Load {
         calls: in_flight.min(CALLS_MAX - 1) + 1,
-        weight: static_weight(view, index),
+        weight: match view.slow_start {
+            None => view.static_weight(index),
+            // The least weight times the least ramp is still more than nothing.
+            Some(_) => (view.weight(index, now_ns) as f32).max(f32::from_bits(1)),
+        },
     }
 }
 
@@ -248,7 +244,7 @@ mod tests {
     fn weights(config: &BalancerConfig, fleet: &Fleet) -> Vec<f32> {
         let balancer = Balancer::new(config, fleet.view(), None, &mut Rng::new(0));
         let mut weights = vec![f32::NAN; fleet.members.len()];
-        balancer.weights(fleet.view(), &mut weights);
+        balancer.weights(fleet.view(), 0, &mut weights);
         weights
     }
 
@@ -351,10 +347,8 @@ mod tests {
         let fleet = Fleet::new(&[(1.0, 1), (1.0, 0), (1.0, 2)]);
         let mut rng = Rng::new(12);
         let balancer = Balancer::new(&choose(ChoiceCount::All), fleet.view(), None, &mut rng);
-        assert_eq!(
-            balancer.pick(fleet.view(), 0, RequestInfo::default(), &mut rng),
-            1
-        );
+        let (picked, _) = balancer.pick(fleet.view(), 0, RequestInfo::default(), &mut rng);
+        assert_eq!(picked, 1);
         assert_eq!(rng.counter(), 0);
     }
 

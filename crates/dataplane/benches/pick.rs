@@ -1,0 +1,110 @@
+//! Nanoseconds per pick of every balancer against the number of endpoints.
+//!
+//! `cargo bench --bench pick` runs all; a filter such as `least_request_2/` runs some. Endpoints
+//! have answered before and have calls in flight, so that no rule takes the short way of knowing
+//! nothing, and time passes between picks.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use attnroute_dataplane::attempt::{Attempt, RequestInfo, Sample};
+use attnroute_dataplane::config::{BalancerConfig, EndpointSetConfig, ServiceConfig};
+use attnroute_dataplane::endpoint::Outcome;
+use attnroute_dataplane::grpc::Code;
+use attnroute_dataplane::orca::LoadReport;
+use attnroute_dataplane::rng::Rng;
+use attnroute_dataplane::service::Service;
+use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+fn service(balancer: &str, count: usize) -> Service {
+    let json = format!(r#"{{"name":"cart","authorities":[],"balancer":{balancer}}}"#);
+    let config = ServiceConfig::parse(json.as_bytes()).expect("a valid service");
+    let limits = config.limits.clone();
+    let service = Service::new(config, 1);
+    let address = |index: usize| format!("10.{}.{}.1:80", index / 250, index % 250);
+    let endpoints: Vec<_> = (0..count)
+        .map(|index| serde_json::json!({ "address": address(index) }))
+        .collect();
+    let json = serde_json::json!({ "endpoints": endpoints }).to_string();
+    let set = EndpointSetConfig::parse(json.as_bytes(), &limits).expect("a valid set");
+    service.apply_endpoints(set);
+    service
+}
+
+/// Lets every endpoint answer and report for 12 s; returns calls that stay in flight.
+fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
+    let snapshot = service.snapshot();
+    let begin = |now_ns, rng: &mut Rng| {
+        let request = RequestInfo {
+            class: 0,
+            key: Some(rng.next_u64()),
+        };
+        service
+            .begin_attempt(&snapshot, now_ns, request, rng)
+            .expect("someone is usable")
+    };
+    let count = snapshot.members.len() as u64;
+    for round in 0..12 {
+        for call in 0..count {
+            let now_ns = round * SECOND + call * (SECOND / count);
+            let attempt = begin(now_ns, rng);
+            let endpoint = attempt.endpoint().clone();
+            let sample = Sample::new(Outcome::Answered(Code::Ok), 10 * MS + rng.next_u64() % MS);
+            service.end_attempt(attempt, now_ns, &sample);
+            let report = LoadReport {
+                qps: Some(50.0 + call as f64),
+                cpu_utilization: Some(0.5),
+                inflight: Some((call % 3) as f64),
+                service_time_s: Some(0.01),
+                ..LoadReport::default()
+            };
+            service.reported(&endpoint, now_ns, &report);
+        }
+    }
+    (0..count).map(|_| begin(12 * SECOND, rng)).collect()
+}
+
+fn picks(criterion: &mut Criterion) {
+    let mut cases: Vec<_> = BalancerConfig::NAMES
+        .iter()
+        .map(|name| ((*name).to_owned(), format!(r#"{{"type":"{name}"}}"#)))
+        .collect();
+    for (name, choice_count) in [("2", r#"{"draws":2}"#), ("all", r#""all""#)] {
+        let balancer = format!(r#"{{"type":"least_request","choice_count":{choice_count}}}"#);
+        cases.push((format!("least_request_{name}"), balancer));
+    }
+    cases.retain(|(name, _)| name != "least_request");
+    for (name, balancer) in cases {
+        let mut group = criterion.benchmark_group(&name);
+        group
+            .warm_up_time(Duration::from_millis(200))
+            .measurement_time(Duration::from_millis(500))
+            .sample_size(20);
+        for count in [10, 100, 1_000, 10_000] {
+            let service = service(&balancer, count);
+            let mut rng = Rng::new(2);
+            let held = warm_up(&service, &mut rng);
+            let snapshot = service.snapshot();
+            let mut now_ns = 12 * SECOND;
+            group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+                bencher.iter(|| {
+                    now_ns += 1_000;
+                    let request = RequestInfo {
+                        class: 0,
+                        key: Some(now_ns),
+                    };
+                    let view = snapshot.view();
+                    black_box(snapshot.balancer.pick(view, now_ns, request, &mut rng))
+                });
+            });
+            drop(held);
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, picks);
+criterion_main!(benches);
