@@ -23,6 +23,7 @@ use tokio::time::Sleep;
 use crate::attempt::{Attempt, Sample};
 use crate::endpoint::Outcome;
 use crate::fault::Fault;
+use crate::framing::Framing;
 use crate::grpc::{self, Code};
 use crate::orca::Claims;
 use crate::pool::Lease;
@@ -52,6 +53,8 @@ pub(crate) struct Exchange {
     grpc: bool,
     /// Status if the answer ends without trailers and is not gRPC.
     code: Code,
+    /// Messages of the answer.
+    framing: Framing,
     /// Only where there is a deadline.
     timer: Option<Pin<Box<Sleep>>>,
     attempt: Option<Attempt>,
@@ -150,6 +153,7 @@ impl Exchange {
             down: Down::Head(parts.respond),
             grpc: true,
             code: Code::Unknown,
+            framing: Framing::default(),
             timer: parts.timer,
             attempt: Some(parts.attempt),
             claims: None,
@@ -190,7 +194,8 @@ impl Exchange {
         let Some(pump) = self.up.as_mut() else {
             return false;
         };
-        let Poll::Ready(result) = pump.poll(cx, &self.guard.stats().request_bytes) else {
+        let bytes = &self.guard.stats().request_bytes;
+        let Poll::Ready(result) = pump.poll(cx, |part| count(bytes, part)) else {
             return false;
         };
         match result {
@@ -256,7 +261,11 @@ impl Exchange {
         let Down::Body(pump) = &mut self.down else {
             return Poll::Pending;
         };
-        let moved = ready!(pump.poll(cx, &self.guard.stats().response_bytes));
+        let (bytes, framing) = (&self.guard.stats().response_bytes, &mut self.framing);
+        let moved = ready!(pump.poll(cx, |part| {
+            count(bytes, part);
+            framing.advance(part);
+        }));
         Poll::Ready(match moved {
             Ok(Source::Ended) => End::Complete(self.code),
             Ok(Source::Trailers(trailers)) => {
@@ -307,6 +316,11 @@ impl Exchange {
                     Down::Head(respond) => respond
                         .send_response(grpc::trailers_only(&status), true)
                         .map(drop),
+                    // Clients wait for the rest of a message that trailers cut short (H2-13).
+                    Down::Body(pump) if self.framing.is_within_message() => {
+                        pump.to.send_reset(h2::Reason::INTERNAL_ERROR);
+                        Ok(())
+                    }
                     Down::Body(pump) => pump.to.send_trailers(grpc::trailers(&status)),
                 };
                 (fault.outcome(), status.code)
@@ -335,6 +349,10 @@ impl Future for Exchange {
         self.conclude(end);
         Poll::Ready(())
     }
+}
+
+fn count(bytes: &AtomicU64, part: &[u8]) {
+    bytes.fetch_add(part.len() as u64, Relaxed);
 }
 
 /// Moves DATA from one stream to another as far as windows allow.
@@ -372,10 +390,14 @@ impl Pump {
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, moved: &AtomicU64) -> Poll<Result<Source, PumpError>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut moving: impl FnMut(&[u8]),
+    ) -> Poll<Result<Source, PumpError>> {
         loop {
             while !self.chunk.is_empty() {
-                if ready!(self.poll_hand_on(cx, moved))? {
+                if ready!(self.poll_hand_on(cx, &mut moving))? {
                     return Poll::Ready(Ok(Source::Ended));
                 }
             }
@@ -396,7 +418,7 @@ impl Pump {
     fn poll_hand_on(
         &mut self,
         cx: &mut Context<'_>,
-        moved: &AtomicU64,
+        moving: &mut impl FnMut(&[u8]),
     ) -> Poll<Result<bool, PumpError>> {
         self.to.reserve_capacity(self.chunk.len());
         let room = self.to.capacity().min(self.chunk.len());
@@ -407,9 +429,9 @@ impl Pump {
             };
         }
         let part = self.chunk.split_to(room);
+        moving(&part);
         let ends = self.ends && self.chunk.is_empty() && self.from.is_end_stream();
         self.to.send_data(part, ends).map_err(|_| PumpError::Sink)?;
-        moved.fetch_add(room as u64, Relaxed);
         // Given back only now: this is what holds the sender to the pace of the reader.
         let _ = self.from.flow_control().release_capacity(room);
         Poll::Ready(Ok(ends))

@@ -26,6 +26,7 @@ pub mod error;
 pub mod ewma;
 mod exchange;
 mod fault;
+mod framing;
 pub mod grpc;
 pub mod hash;
 pub mod histogram;

@@ -79,7 +79,13 @@ async fn accept_calls(
                     respond,
                 );
             }
-            Some(Err(error)) => return tracing::debug!(%error, "client connection ended"),
+            Some(Err(error)) => {
+                let calmed = error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+                if calmed && error.is_go_away() && !error.is_remote() {
+                    thread.shared.stats.hit(Limit::PendingResets);
+                }
+                return tracing::debug!(%error, "client connection ended");
+            }
             None => return,
         }
     }

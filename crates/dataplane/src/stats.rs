@@ -12,6 +12,8 @@ pub enum Limit {
     Connections,
     /// `limits.max_streams_per_connection` of a client connection.
     StreamsPerConnection,
+    /// `limits.max_pending_resets` of a client connection, which is then closed.
+    PendingResets,
     /// `limits.max_header_list_bytes` of a request.
     HeaderList,
     /// `limits.max_inflight` of a service.
@@ -24,9 +26,10 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Connections,
         Self::StreamsPerConnection,
+        Self::PendingResets,
         Self::HeaderList,
         Self::MaxInflight,
         Self::ConnectionsPerEndpoint,
@@ -39,6 +42,7 @@ impl Limit {
         match self {
             Self::Connections => "max_connections",
             Self::StreamsPerConnection => "max_streams_per_connection",
+            Self::PendingResets => "max_pending_resets",
             Self::HeaderList => "max_header_list_bytes",
             Self::MaxInflight => "max_inflight",
             Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",

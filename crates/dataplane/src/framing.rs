@@ -1,0 +1,94 @@
+//! Where a gRPC message ends in a stream of bytes (gRPC over HTTP/2, "Length-Prefixed-Message").
+//!
+//! Only the five bytes before each message are looked at, wherever frames cut them. The forward
+//! path needs to know whether an answer stopped in the middle of a message: a status may follow a
+//! whole message, but clients wait for ever for the rest of one that trailers cut short.
+
+/// Bytes before a message: a flag and a big-endian length.
+const PREFIX_BYTES: usize = 5;
+
+/// Follows the messages of one direction of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Framing {
+    prefix: [u8; PREFIX_BYTES],
+    /// Bytes of the prefix seen so far.
+    known: usize,
+    /// Bytes of the message that are still to come, once its prefix is known.
+    missing: u64,
+}
+
+impl Framing {
+    /// Takes in the next bytes. Costs one step per message, not per byte.
+    pub(crate) fn advance(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.missing > 0 {
+                let part = usize::try_from(self.missing)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                self.missing -= part as u64;
+                bytes = &bytes[part..];
+                continue;
+            }
+            let part = (PREFIX_BYTES - self.known).min(bytes.len());
+            self.prefix[self.known..self.known + part].copy_from_slice(&bytes[..part]);
+            self.known += part;
+            bytes = &bytes[part..];
+            if self.known == PREFIX_BYTES {
+                let [_, a, b, c, d] = self.prefix;
+                self.missing = u32::from_be_bytes([a, b, c, d]).into();
+                self.known = 0;
+            }
+        }
+    }
+
+    /// Whether the bytes so far end in the middle of a message.
+    pub(crate) fn is_within_message(&self) -> bool {
+        self.known > 0 || self.missing > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Framing;
+
+    fn message(length: u32) -> Vec<u8> {
+        let mut bytes = vec![0];
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(vec![7; length as usize]);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn knows_the_end_of_a_message_however_it_is_cut(
+            lengths in proptest::collection::vec(0_u32..40, 1..6),
+            cuts in proptest::collection::vec(1_usize..9, 1..80),
+        ) {
+            let stream: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
+            let mut ends = vec![0];
+            for length in &lengths {
+                ends.push(ends[ends.len() - 1] + 5 + *length as usize);
+            }
+            let (mut framing, mut at) = (Framing::default(), 0);
+            for cut in cuts.iter().cycle() {
+                prop_assert_eq!(framing.is_within_message(), !ends.contains(&at), "at {}", at);
+                if at == stream.len() {
+                    break;
+                }
+                let next = (at + cut).min(stream.len());
+                framing.advance(&stream[at..next]);
+                at = next;
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_length_allocates_nothing() {
+        let mut framing = Framing::default();
+        framing.advance(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
+        assert!(framing.is_within_message());
+        assert_eq!(framing.missing, u64::from(u32::MAX) - 3);
+    }
+}
