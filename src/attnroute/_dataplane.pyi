@@ -101,3 +101,14 @@ class Picker:
     def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
         """Takes in the answer of a probe."""
     def snapshot(self) -> tuple[int, bytes]: ...
+
+def check_scenario(scenario: bytes) -> tuple[float, float]:
+    """Checks a compiled scenario (`crates/simulator/src/scenario.rs`). Returns calls per second
+    that its endpoints can do, and that are offered. Raises ConfigError."""
+
+def check_balancer(balancer: bytes) -> None:
+    """Checks `{"type": ...}` as in a compiled policy, or of the oracle. Raises ConfigError."""
+
+def simulate(scenario: bytes, balancer: bytes, seed: int) -> bytes:
+    """Plays a scenario once; blocks without the GIL. Returns the JSON of
+    `crates/simulator/src/outcome.rs`. Raises ConfigError."""

@@ -4,6 +4,7 @@
 //! no callback exists, and every call that can block releases the GIL.
 
 mod rows;
+mod sim;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -252,6 +253,9 @@ mod _dataplane {
 
     #[pymodule_export]
     use super::{BindError, ConfigError, DataPlane, DataPlaneError, NotRunningError, Picker};
+
+    #[pymodule_export]
+    use super::sim::{check_balancer, check_scenario, simulate};
 
     #[pymodule_export]
     const ABI_VERSION: u32 = 1;
