@@ -36,7 +36,7 @@ pub(crate) enum Seen {
     /// Oldest attempt of that number first.
     Answer(u64, u32, u64, Outcome, Option<LoadReport>),
     Probes(u64, Vec<u32>),
-    Probed(u64, u32, Probe),
+    Probed(u64, u32, Option<Probe>),
     Reported(u64, u32, LoadReport),
 }
 
@@ -113,12 +113,14 @@ impl Sidecar {
         &self.due
     }
 
-    /// A probe came back.
-    pub(crate) fn probed(&mut self, now_ns: u64, number: u32, probe: Probe) {
+    /// A probe came back; `None`: nobody there answers probes.
+    pub(crate) fn probed(&mut self, now_ns: u64, number: u32, probe: Option<Probe>) {
         #[cfg(test)]
         self.note(Seen::Probed(now_ns, number, probe));
-        if let Some(endpoint) = self.endpoint(number) {
-            self.service.probed(endpoint, now_ns, probe);
+        match (self.endpoint(number), probe) {
+            (Some(endpoint), Some(probe)) => self.service.probed(endpoint, now_ns, probe),
+            (Some(endpoint), None) => self.service.probe_unanswered(endpoint, now_ns),
+            (None, _) => {} // it left the set meanwhile
         }
     }
 

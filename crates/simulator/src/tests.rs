@@ -1,5 +1,6 @@
 //! The simulator against queueing theory, against itself, and against what it must hide.
 
+use attnroute_dataplane::config::BalancerConfig;
 use attnroute_dataplane::rng::Rng;
 use serde_json::{json, Value};
 
@@ -436,13 +437,15 @@ fn with_another(truth: &str) -> Scenario {
     scenario
 }
 
-/// Balancers of every kind that the data plane has.
+/// Every balancer that the data plane has.
 fn all_balancers() -> Vec<Value> {
-    vec![
-        json!({"type": "round_robin"}),
-        json!({"type": "least_request", "choice_count": {"draws": 2}}),
-        json!({"type": "least_request", "choice_count": "all"}),
-    ]
+    let mut all: Vec<_> = BalancerConfig::NAMES
+        .iter()
+        .map(|name| json!({ "type": name }))
+        .collect();
+    all.push(json!({"type": "least_request", "choice_count": {"draws": 2}}));
+    all.push(json!({"type": "prequal", "probe_source": "endpoints"}));
+    all
 }
 
 #[test]

@@ -142,7 +142,7 @@ struct Call {
 struct Flight {
     sidecar: u32,
     endpoint: u32,
-    probe: Probe,
+    probe: Option<Probe>,
 }
 
 /// Who picks.
@@ -609,18 +609,12 @@ impl<'a> World<'a> {
         let Pickers::Sidecars(sidecars) = &mut self.pickers else {
             return;
         };
-        if !self.scenario.probes {
-            return;
-        }
         let zone = self.sidecar_zones[sidecar as usize];
         for &endpoint in sidecars[sidecar as usize].probes_due(self.now_ns) {
             let flight = Flight {
                 sidecar,
                 endpoint,
-                probe: Probe {
-                    inflight: 0,
-                    latency_ns: 0,
-                },
+                probe: None,
             };
             let number = match self.free_flights.pop() {
                 Some(number) => {
@@ -645,7 +639,7 @@ impl<'a> World<'a> {
             self.free_flights.push(number); // nobody answers
             return;
         }
-        flight.probe = endpoint.probe();
+        flight.probe = self.scenario.probes.then(|| endpoint.probe());
         let delay = self.delays[self.sidecar_zones[flight.sidecar as usize]][endpoint.zone];
         self.agenda
             .after(self.now_ns, delay, Event::ProbeReturn { flight: number });
