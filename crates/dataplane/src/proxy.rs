@@ -81,6 +81,8 @@ struct Call {
     thread: Rc<Thread>,
     service: Arc<Service>,
     settings: Arc<Settings>,
+    /// What a pick may know.
+    request: RequestInfo,
     received_ns: u64,
     deadline: Option<Instant>,
 }
@@ -120,6 +122,7 @@ impl Call {
         grpc::prepare_request_headers(&mut head.headers);
         Ok(Self {
             thread: Rc::clone(thread),
+            request: settings.request_info(&head.headers),
             service,
             settings,
             received_ns,
@@ -208,12 +211,7 @@ impl Call {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
         self.service
-            .begin_attempt(
-                &snapshot,
-                self.received_ns,
-                RequestInfo::default(),
-                &mut rng,
-            )
+            .begin_attempt(&snapshot, self.received_ns, self.request, &mut rng)
             .map_err(|refusal| Fault::Refused {
                 service: self.service.name.clone(),
                 refusal,

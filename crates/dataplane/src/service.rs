@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http::header::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 
 pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
@@ -17,7 +18,7 @@ use crate::balancer::{Balancer, View};
 use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
 use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
-use crate::hash::fnv1a;
+use crate::hash::{fnv1a, hash};
 use crate::histogram::Histogram;
 use crate::orca::{Claims, LoadReport, MetricNames};
 pub use crate::reason::Reason;
@@ -64,6 +65,8 @@ pub struct Settings {
     pub slow_start: Option<SlowStart>,
     /// Metrics that the balancer wants to see in load reports.
     pub metric_names: MetricNames,
+    /// Request header that calls are placed by.
+    hash_header: Option<HeaderName>,
 }
 
 /// Why no endpoint was chosen.
@@ -476,6 +479,17 @@ impl Settings {
             routes: Routes::new(&config.routes),
             slow_start: SlowStart::new(config.slow_start),
             metric_names: MetricNames::new(config.balancer.metric_names()),
+            hash_header: config.balancer.hash_header(),
+        }
+    }
+
+    /// What a pick may know of a call with these headers.
+    #[must_use]
+    pub fn request_info(&self, headers: &HeaderMap) -> RequestInfo {
+        let value = self.hash_header.as_ref().and_then(|name| headers.get(name));
+        RequestInfo {
+            class: 0,
+            key: value.map(|value| hash(value.as_bytes())),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The part of the configuration that says which balancer picks, and how.
 
+use http::header::HeaderName;
 use serde::Deserialize;
 
 use super::check;
@@ -195,6 +196,8 @@ pub struct RingHashConfig {
     pub points_per_endpoint: u32,
     /// Calls in flight at most relative to a fair share, >= 1; 0: unbounded.
     pub bounded_load: f64,
+    /// Request header whose value is the key, in lower case; a call without it goes anywhere.
+    pub header: Option<String>,
 }
 
 impl Default for RingHashConfig {
@@ -202,6 +205,7 @@ impl Default for RingHashConfig {
         Self {
             points_per_endpoint: 100,
             bounded_load: 1.25,
+            header: None,
         }
     }
 }
@@ -214,6 +218,8 @@ pub struct MaglevConfig {
     pub table_size: u32,
     /// Calls in flight at most relative to a fair share, >= 1; 0: unbounded.
     pub bounded_load: f64,
+    /// Request header whose value is the key, in lower case; a call without it goes anywhere.
+    pub header: Option<String>,
 }
 
 impl Default for MaglevConfig {
@@ -221,6 +227,7 @@ impl Default for MaglevConfig {
         Self {
             table_size: 65_537,
             bounded_load: 1.25,
+            header: None,
         }
     }
 }
@@ -271,7 +278,8 @@ impl BalancerConfig {
                     at,
                     "points_per_endpoint",
                 )?;
-                bounded_load(config.bounded_load, at)
+                bounded_load(config.bounded_load, at)?;
+                header(config.header.as_deref(), at)
             }
             Self::Maglev(config) => {
                 let size = config.table_size;
@@ -280,7 +288,8 @@ impl BalancerConfig {
                     &format!("{at}.table_size"),
                     || format!("found {size}, must be a prime up to 5000011"),
                 )?;
-                bounded_load(config.bounded_load, at)
+                bounded_load(config.bounded_load, at)?;
+                header(config.header.as_deref(), at)
             }
         }
     }
@@ -315,6 +324,17 @@ impl BalancerConfig {
             Self::Maglev(_) => 9,
         };
         Self::NAMES[index]
+    }
+
+    /// Request header that calls are placed by.
+    #[must_use]
+    pub fn hash_header(&self) -> Option<HeaderName> {
+        let name = match self {
+            Self::RingHash(config) => config.header.as_deref(),
+            Self::Maglev(config) => config.header.as_deref(),
+            _ => None,
+        };
+        name.and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok())
     }
 
     /// Metrics that the balancer wants to see in load reports.
@@ -400,6 +420,16 @@ fn bounded_load(value: f64, at: &str) -> Result<(), ConfigError> {
     })
 }
 
+fn header(name: Option<&str>, at: &str) -> Result<(), ConfigError> {
+    let valid = name.is_none_or(|name| HeaderName::from_lowercase(name.as_bytes()).is_ok());
+    check(valid, &format!("{at}.header"), || {
+        format!(
+            "found `{}`, expected the name of a header in lower case",
+            name.unwrap_or_default()
+        )
+    })
+}
+
 fn is_prime(number: u32) -> bool {
     let divisors = (2..).take_while(|divisor| divisor * divisor <= number);
     number >= 2
@@ -456,6 +486,7 @@ mod tests {
             ),
             (r#""ring_hash","bounded_load":0.5"#, "bounded_load"),
             (r#""maglev","table_size":65536"#, "table_size"),
+            (r#""maglev","header":"x user""#, "header"),
             (
                 r#""least_request","choice_count":{"draws":1}"#,
                 "choice_count",
