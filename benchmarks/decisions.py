@@ -46,6 +46,7 @@ BALANCERS = (
     "peak_ewma",
     "c3",
     "prequal",
+    "prequal:probe_source=endpoints",
     "latency_observation",
     "ring_hash",
     "maglev",
