@@ -15,6 +15,9 @@ __all__ = [
     "DataPlaneError",
     "NotRunningError",
     "Picker",
+    "check_balancer",
+    "check_scenario",
+    "simulate",
 ]
 
 ABI_VERSION: Final[int]

@@ -77,6 +77,23 @@ balancers = st.one_of(
         optional={"choice_count": st.integers(2, 100), "with_replacement": st.booleans()},
     ),
     st.just({"type": "least_request", "choice_count": "all"}),
+    st.sampled_from(
+        ["random", "weighted_round_robin", "peak_ewma", "c3", "latency_observation"]
+    ).map(lambda name: {"type": name}),
+    st.fixed_dictionaries(
+        {"type": st.just("prequal")},
+        optional={"hot_quantile": st.floats(0, 1), "pool_size": st.integers(2, 16)},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("ring_hash")},
+        optional={
+            "header": st.sampled_from(["x-user", "x-tier"]),
+            "bounded_load": st.just(0) | st.floats(1, 10),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("maglev")}, optional={"table_size": st.sampled_from([251, 65_537])}
+    ),
 )
 paths = st.from_regex(r"/[a-zA-Z.]{0,9}(/[a-zA-Z]{0,9})?", fullmatch=True)
 routes = st.lists(

@@ -11,8 +11,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from attnroute.policy.balancers import balancer_json
 from attnroute.policy.load import LoadedPolicy
-from attnroute.policy.schema import Balancer, Listener, Route, Service
+from attnroute.policy.schema import Listener, Route, Service
 
 __all__ = ["CONFIG_VERSION", "compile_policy"]
 
@@ -60,7 +61,11 @@ def _service(name: str, service: Service) -> dict[str, Any]:
     return {
         "name": name,
         "authorities": list(service.authorities),
-        "balancer": _balancer(service.balancer),
+        "balancer": balancer_json(service.balancer),
+        "slow_start": {
+            "window_ms": _ms(service.slow_start.window),
+            "aggression": service.slow_start.aggression,
+        },
         "limits": service.limits.model_dump(),
         "connection": {
             "connect_timeout_ms": _ms(connection.connect_timeout),
@@ -69,17 +74,6 @@ def _service(name: str, service: Service) -> dict[str, Any]:
             "max_streams": connection.max_streams,
         },
         "routes": [_route(route) for route in service.routes],
-    }
-
-
-def _balancer(balancer: Balancer) -> dict[str, Any]:
-    if balancer.type == "round_robin":
-        return {"type": "round_robin"}
-    count = balancer.choice_count
-    return {
-        "type": "least_request",
-        "choice_count": "all" if count == "all" else {"draws": count},
-        "with_replacement": balancer.with_replacement,
     }
 
 

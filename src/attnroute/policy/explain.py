@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from attnroute import __version__
 from attnroute.errors import Problem
+from attnroute.policy.balancers import BALANCER_NAMES
 from attnroute.policy.tree import Ambiguous, Node, Tree, shown, shown_text
 
 __all__ = ["problems_of"]
@@ -29,20 +30,7 @@ _RESERVED_MODES = {
     "transparent": "a later version",
     "inbound": "a later version",
 }
-_RESERVED_BALANCERS = dict.fromkeys(
-    (
-        "random",
-        "weighted_round_robin",
-        "peak_ewma",
-        "c3",
-        "prequal",
-        "latency_observation",
-        "ring_hash",
-        "maglev",
-        "learned",
-    ),
-    "a later version",
-)
+_RESERVED_BALANCERS = {"learned": "a later version"}
 _EXPECTED = {
     "bool_type": "expected `true` or `false`",
     "int_type": "expected a whole number",
@@ -82,7 +70,7 @@ def _problem(item: ErrorDetails, tree: Tree) -> Iterator[Problem]:
     elif kind == "union_tag_not_found":
         yield tree.problem(loc, f"{_of(loc, tree)} lacks the key `type`{_balancers()}")
     elif kind == "union_tag_invalid":
-        yield _unknown_word((*loc, "type"), tree, ("round_robin", "least_request"))
+        yield _unknown_word((*loc, "type"), tree, BALANCER_NAMES)
     elif kind == "literal_error":
         yield _unknown_word(loc, tree, tuple(re.findall("'([^']*)'", item["ctx"]["expected"])))
     elif loc[-1:] == ("[key]",):
@@ -125,12 +113,17 @@ def _reason(item: ErrorDetails) -> str:
     if kind == "value_error":
         return str(context["error"])
     if kind == "greater_than":
-        return f"expected more than {context['gt']}"
+        return f"expected more than {_number(context['gt'])}"
     if kind == "greater_than_equal":
-        return f"expected at least {context['ge']}"
+        return f"expected at least {_number(context['ge'])}"
     if kind == "less_than_equal":
-        return f"expected at most {context['le']}"
+        return f"expected at most {_number(context['le'])}"
     return _EXPECTED.get(kind, item["msg"])
+
+
+def _number(limit: float) -> str:
+    """A limit as an operator writes it: `0`, not `0.0`."""
+    return str(int(limit)) if limit == int(limit) else str(limit)
 
 
 def _path(loc: Sequence[str | int], tree: Tree) -> list[str | int]:
@@ -166,14 +159,19 @@ def _dotted(path: Sequence[str | int]) -> str:
 
 
 def _balancers() -> str:
-    return "; expected `round_robin` or `least_request`"
+    return f"; expected {_one_of(BALANCER_NAMES)}"
+
+
+def _one_of(names: Sequence[str]) -> str:
+    *most, last = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _unknown_word(loc: Loc, tree: Tree, known: tuple[str, ...]) -> Problem:
     node = tree.find(loc)
     word = node.raw if not isinstance(node.value, dict | list) else ""
     reserved: Mapping[str, str] = _RESERVED_BALANCERS if loc[-1] == "type" else _RESERVED_MODES
-    expected = " or ".join(f"`{name}`" for name in known)
+    expected = _one_of(known)
     near = _nearest(word, (*known, *reserved))
     if word in reserved:
         hint = f"which comes in {reserved[word]}; {__version__} has {expected}"

@@ -11,8 +11,7 @@ Durations are `timedelta`, sizes are bytes. The defaults of data-plane values re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,29 +19,27 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     model_validator,
 )
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from attnroute.policy import scalars
+from attnroute.policy.balancers import Balancer, LeastRequest, SlowStart
+from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.types import EndpointSpec
 
 __all__ = [
     "Admin",
-    "Balancer",
     "Connection",
     "DataPlaneSettings",
     "Drain",
     "EndpointSource",
-    "LeastRequest",
     "Limits",
     "Listener",
     "PathMatch",
     "Policy",
-    "RoundRobin",
     "Route",
     "Service",
     "ServiceLimits",
@@ -56,78 +53,11 @@ _MS = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Parsed:
-    """A field written as text and read by a function: tells pydantic how to read and write it."""
-
-    parse: Callable[[Any], Any]
-    schema: Mapping[str, Any]
-    render: Callable[[Any], Any] | None = None
-
-    def __get_pydantic_core_schema__(
-        self, _source: Any, _handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        serialization = None
-        if self.render is not None:
-            serialization = core_schema.plain_serializer_function_ser_schema(
-                self.render, when_used="json"
-            )
-        return core_schema.no_info_plain_validator_function(self.parse, serialization=serialization)
-
-    def __get_pydantic_json_schema__(
-        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return dict(self.schema)
-
-
-def _duration(least: timedelta, most: timedelta, *, step: timedelta = _MS) -> _Parsed:
-    """A duration from least to most in whole steps: finer ones would be lost on the way down."""
-
-    def parse(value: object) -> timedelta:
-        duration = scalars.parse_duration(value)
-        if not least <= duration <= most:
-            low, high = scalars.format_duration(least), scalars.format_duration(most)
-            raise ValueError(f"expected a duration from `{low}` to `{high}`")
-        if duration % step:
-            raise ValueError(f"the finest step here is `{scalars.format_duration(step)}`")
-        return duration
-
-    schema: dict[str, Any] = {"type": "string", "pattern": scalars.DURATION_PATTERN}
-    if not least:
-        schema = {"anyOf": [schema, {"enum": [0, "0"]}]}
-    return _Parsed(parse, schema, scalars.format_duration)
-
-
-def _size(least: int, most: int) -> _Parsed:
-    def parse(value: object) -> int:
-        size = scalars.parse_size(value)
-        if not least <= size <= most:
-            low, high = scalars.format_size(least), scalars.format_size(most)
-            raise ValueError(f"expected a size from `{low}` to `{high}`")
-        return size
-
-    schema = {
-        "anyOf": [
-            {"type": "string", "pattern": scalars.SIZE_PATTERN},
-            {"type": "integer", "minimum": least, "maximum": most},
-        ]
-    }
-    return _Parsed(parse, schema, scalars.format_size)
-
-
 def _endpoint_address(value: object) -> str:
     address = scalars.parse_address(value)
     if scalars.port_of(address) == 0:
         raise ValueError("port 0 cannot be dialled; write the endpoint's port")
     return address
-
-
-def _choice_count(value: object) -> int | str:
-    if value == "all":
-        return "all"
-    if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= 100:
-        return value
-    raise ValueError("expected a whole number from 2 to 100, or `all`")
 
 
 def _weight(value: object) -> float:
@@ -146,59 +76,31 @@ _TEXT_SCHEMA = {"type": "string", "maxLength": 1024}
 _ADDRESS_SCHEMA = {"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"}
 _PATH_SCHEMA = {"type": "string", "pattern": "^/", "maxLength": 1024}
 
-Address = Annotated[str, _Parsed(scalars.parse_address, _ADDRESS_SCHEMA)]
-EndpointAddress = Annotated[str, _Parsed(_endpoint_address, _ADDRESS_SCHEMA)]
+Address = Annotated[str, Parsed(scalars.parse_address, _ADDRESS_SCHEMA)]
+EndpointAddress = Annotated[str, Parsed(_endpoint_address, _ADDRESS_SCHEMA)]
 SocketPath = Annotated[
-    str, _Parsed(scalars.parse_socket_path, {"type": "string", "pattern": "^(unix:)?/"})
+    str, Parsed(scalars.parse_socket_path, {"type": "string", "pattern": "^(unix:)?/"})
 ]
 Authority = Annotated[
     str,
-    _Parsed(scalars.parse_authority, {"type": "string", "pattern": scalars.AUTHORITY_PATTERN}),
+    Parsed(scalars.parse_authority, {"type": "string", "pattern": scalars.AUTHORITY_PATTERN}),
 ]
 Name = Annotated[
-    str, _Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
+    str, Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
 ]
-Path = Annotated[str, _Parsed(scalars.parse_path, _PATH_SCHEMA)]
-Text = Annotated[str, _Parsed(scalars.parse_text, _TEXT_SCHEMA)]
-FilePath = Annotated[str, _Parsed(_file_path, {"type": "string", "minLength": 1})]
-Weight = Annotated[float, _Parsed(_weight, {"type": "number", "minimum": 0, "maximum": 1_000_000})]
-ChoiceCount = Annotated[
-    int | Literal["all"],
-    _Parsed(
-        _choice_count,
-        {"anyOf": [{"type": "integer", "minimum": 2, "maximum": 100}, {"const": "all"}]},
-    ),
-]
-Timeout = Annotated[timedelta, _duration(_MS, 24 * _HOUR)]
+Path = Annotated[str, Parsed(scalars.parse_path, _PATH_SCHEMA)]
+Text = Annotated[str, Parsed(scalars.parse_text, _TEXT_SCHEMA)]
+FilePath = Annotated[str, Parsed(_file_path, {"type": "string", "minLength": 1})]
+Weight = Annotated[float, Parsed(_weight, {"type": "number", "minimum": 0, "maximum": 1_000_000})]
+Timeout = Annotated[timedelta, duration(_MS, 24 * _HOUR)]
+BusyPoll = Annotated[timedelta, duration(timedelta(0), _MS, step=timedelta(microseconds=1))]
 
 
 def _exactly_one(*keys: str) -> dict[str, Any]:
     return {"oneOf": [{"required": [key]} for key in keys]}
 
 
-class _Strict(BaseModel):
-    """What all parts share: nothing unknown, nothing converted, nothing changed afterwards."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        json_schema_extra={"patternProperties": {"^x-": {}}},
-    )
-
-    RESERVED: ClassVar[Mapping[str, str]] = {}
-    """Keys of later versions, and which one brings them: known, so that the message says so."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_free_keys(cls, data: Any) -> Any:
-        """Keys that begin with `x-` are the operator's own, for anchors and for other tools."""
-        if isinstance(data, dict) and any(key.startswith("x-") for key in data):
-            return {key: value for key, value in data.items() if not key.startswith("x-")}
-        return data
-
-
-class Admin(_Strict):
+class Admin(Strict):
     """Where the sidecar is observed and changed."""
 
     grpc: Address = Field(
@@ -219,20 +121,18 @@ class Admin(_Strict):
     )
 
 
-class DataPlaneSettings(_Strict):
+class DataPlaneSettings(Strict):
     """How the forward path runs. Fixed while the process lives."""
 
     threads: int = Field(default=1, ge=1, le=64, description="Data threads.")
-    busy_poll: Annotated[
-        timedelta, _duration(timedelta(0), _MS, step=timedelta(microseconds=1))
-    ] = Field(
+    busy_poll: BusyPoll = Field(
         default=timedelta(0),
         description="Keep polling for so long after a call instead of sleeping: costs up to this "
         "much CPU per call at low rates, saves two wake-ups of latency; 0 switches it off.",
     )
 
 
-class Listener(_Strict):
+class Listener(Strict):
     """One address where clients come in."""
 
     name: Name = Field(
@@ -252,7 +152,7 @@ class Listener(_Strict):
     )
 
 
-class Limits(_Strict):
+class Limits(Strict):
     """Limits that concern clients. Every hit is counted in `attnroute_limit_hits_total{limit}`."""
 
     max_connections: int = Field(
@@ -264,15 +164,15 @@ class Limits(_Strict):
         le=_U32_MAX,
         description="Open streams per client connection, announced to the client.",
     )
-    max_header_list_bytes: Annotated[int, _size(1_024, 16 << 20)] = Field(
+    max_header_list_bytes: Annotated[int, size(1_024, 16 << 20)] = Field(
         default=64 << 10,
         description="Size of a header list as RFC 9113 6.5.2 counts it, in both directions.",
     )
-    stream_window_bytes: Annotated[int, _size(1_024, 2**31 - 1)] = Field(
+    stream_window_bytes: Annotated[int, size(1_024, 2**31 - 1)] = Field(
         default=256 << 10,
         description="Receive window of one stream, in both directions.",
     )
-    max_send_buffer_bytes: Annotated[int, _size(1, 1 << 30)] = Field(
+    max_send_buffer_bytes: Annotated[int, size(1, 1 << 30)] = Field(
         default=256 << 10,
         description="Bytes held per stream for a peer that does not read.",
     )
@@ -284,7 +184,7 @@ class Limits(_Strict):
     )
 
 
-class Timeouts(_Strict):
+class Timeouts(Strict):
     """Timeouts of client connections."""
 
     handshake: Timeout = Field(
@@ -293,20 +193,20 @@ class Timeouts(_Strict):
     )
 
 
-class Drain(_Strict):
+class Drain(Strict):
     """How the sidecar stops after SIGTERM."""
 
-    linger: Annotated[timedelta, _duration(timedelta(0), _HOUR)] = Field(
+    linger: Annotated[timedelta, duration(timedelta(0), _HOUR)] = Field(
         default=timedelta(seconds=15),
         description="Go on accepting for so long while client connections are open.",
     )
-    limit: Annotated[timedelta, _duration(timedelta(0), _HOUR)] = Field(
+    limit: Annotated[timedelta, duration(timedelta(0), _HOUR)] = Field(
         default=timedelta(seconds=25),
         description="End of everything, `linger` included; keep it below what kills the process.",
     )
 
 
-class StaticEndpoint(_Strict):
+class StaticEndpoint(Strict):
     """One endpoint. The short form is its address alone."""
 
     address: EndpointAddress = Field(description="`ip:port` or `unix:/path`.")
@@ -332,7 +232,7 @@ class StaticEndpoint(_Strict):
         return {"anyOf": [{"type": "string"}, handler(schema)]}
 
 
-class EndpointSource(_Strict):
+class EndpointSource(Strict):
     """Where a service's endpoints come from: exactly one source."""
 
     model_config = ConfigDict(
@@ -354,13 +254,13 @@ class EndpointSource(_Strict):
         description="A YAML or JSON file with `endpoints: [...]`, followed while the sidecar runs; "
         "relative to the policy file.",
     )
-    refresh: Annotated[timedelta, _duration(100 * _MS, _HOUR)] = Field(
+    refresh: Annotated[timedelta, duration(100 * _MS, _HOUR)] = Field(
         default=timedelta(seconds=5),
         description="How often the file is looked at besides the system's own change events.",
     )
 
 
-class EndpointFile(_Strict):
+class EndpointFile(Strict):
     """What a file of endpoints holds."""
 
     endpoints: tuple[StaticEndpoint, ...] = Field(
@@ -368,28 +268,7 @@ class EndpointFile(_Strict):
     )
 
 
-class RoundRobin(_Strict):
-    """In turn, in proportion to static weights."""
-
-    type: Literal["round_robin"] = Field(description="The balancer.")
-
-
-class LeastRequest(_Strict):
-    """Least (in flight + 1) / weight among a few drawn endpoints, or among all."""
-
-    type: Literal["least_request"] = Field(description="The balancer.")
-    choice_count: ChoiceCount = Field(
-        default=2, description="Endpoints that are compared: 2 to 100 draws, or `all`."
-    )
-    with_replacement: bool = Field(
-        default=False, description="Whether one endpoint can be drawn twice."
-    )
-
-
-Balancer = Annotated[RoundRobin | LeastRequest, Field(discriminator="type")]
-
-
-class ServiceLimits(_Strict):
+class ServiceLimits(Strict):
     """Limits of one service."""
 
     RESERVED: ClassVar[Mapping[str, str]] = {"max_message_bytes": "a later version"}
@@ -414,18 +293,18 @@ class ServiceLimits(_Strict):
     )
 
 
-class Connection(_Strict):
+class Connection(Strict):
     """How connections to endpoints are made."""
 
     connect_timeout: Timeout = Field(
         default=timedelta(seconds=2),
         description="From the first packet to the endpoint's SETTINGS.",
     )
-    backoff_base: Annotated[timedelta, _duration(_MS, _HOUR)] = Field(
+    backoff_base: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
         default=timedelta(milliseconds=100),
         description="Wait after the first failed connect; it grows by 1.6 with 20 % jitter.",
     )
-    backoff_max: Annotated[timedelta, _duration(_MS, _HOUR)] = Field(
+    backoff_max: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
         default=timedelta(seconds=1),
         description="Longest wait between two connects to a failing endpoint.",
     )
@@ -437,7 +316,7 @@ class Connection(_Strict):
     )
 
 
-class PathMatch(_Strict):
+class PathMatch(Strict):
     """Which calls a route means: exactly one key."""
 
     model_config = ConfigDict(
@@ -452,7 +331,7 @@ class PathMatch(_Strict):
     )
 
 
-class Route(_Strict):
+class Route(Strict):
     """Settings of the calls whose path matches; an exact path goes before every prefix."""
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -466,7 +345,7 @@ class Route(_Strict):
     )
 
 
-class Service(_Strict):
+class Service(Strict):
     """One service."""
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -476,7 +355,6 @@ class Service(_Strict):
             "request_class",
             "health",
             "outlier_detection",
-            "slow_start",
         ),
         "a later version",
     )
@@ -492,6 +370,9 @@ class Service(_Strict):
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",
     )
+    slow_start: SlowStart = Field(
+        default=SlowStart(), description="How new endpoints get their first calls."
+    )
     limits: ServiceLimits = Field(default=ServiceLimits(), description="Limits of this service.")
     connection: Connection = Field(
         default=Connection(), description="How connections to its endpoints are made."
@@ -499,7 +380,7 @@ class Service(_Strict):
     routes: tuple[Route, ...] = Field(default=(), description="Settings by path.")
 
 
-class Policy(_Strict):
+class Policy(Strict):
     """The whole policy of a sidecar."""
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("model", "fleet"), "a later version")

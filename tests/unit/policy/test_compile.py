@@ -12,6 +12,7 @@ import pytest
 from tests.support.policies import MINIMAL, loaded, with_service
 
 from attnroute.dataplane import DataPlane
+from attnroute.policy.balancers import BALANCER_NAMES
 from attnroute.policy.compile import CONFIG_VERSION, compile_policy
 from attnroute.policy.load import load_policy
 from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
@@ -87,6 +88,45 @@ def test_balancers_in_the_form_of_the_data_plane() -> None:
         "choice_count": {"draws": 3},
         "with_replacement": True,
     }
+
+
+@pytest.mark.parametrize("name", BALANCER_NAMES)
+def test_defaults_of_balancers_are_the_data_planes(name: str) -> None:
+    """What the schema sends when nothing is set, against what config/balancer.rs would take."""
+    service = compiled(with_service(f"balancer: {{type: {name}}}"))["services"][0]
+    struct = "".join(part.capitalize() for part in name.split("_")) + "Config"
+    source = (ROOT / "crates/dataplane/src/config/balancer.rs").read_text()
+    match = re.search(
+        rf"impl Default for {struct} \{{.*?Self \{{(.*?)\n? *\}}\n", source, re.DOTALL
+    )
+    sent = {key: value for key, value in service["balancer"].items() if key != "type"}
+    if match is None:
+        assert name in {"round_robin", "least_request", "random"}
+        return
+    words: dict[str, object] = {"None": None, "Vec::new()": [], "ProbeSource::Reports": "reports"}
+    defaults = {
+        key: words[value] if value in words else float(value.replace("_", ""))
+        for key, value in re.findall(r"(\w+): ([^,}]+?),? *(?:\n|$)", match[1])
+    }
+    assert sent == defaults
+
+
+def test_settings_of_balancers_and_of_slow_start() -> None:
+    balancer = (
+        "balancer: {type: weighted_round_robin, blackout: 0, expiration: 1m, update: 500ms, "
+        "error_utilization_penalty: 2, metric_names: [named_metrics.fill]}"
+    )
+    slow_start = "slow_start: {window: 30s, aggression: 1.5}"
+    service = compiled(with_service(f"{balancer}, {slow_start}"))["services"][0]
+    assert service["balancer"] == {
+        "type": "weighted_round_robin",
+        "blackout_ms": 0,
+        "expiration_ms": 60_000,
+        "update_ms": 500,
+        "error_utilization_penalty": 2,
+        "metric_names": ["named_metrics.fill"],
+    }
+    assert service["slow_start"] == {"window_ms": 30_000, "aggression": 1.5}
 
 
 def test_same_policy_gives_the_same_bytes() -> None:

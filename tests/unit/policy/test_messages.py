@@ -7,6 +7,11 @@ from tests.support.policies import MINIMAL, problems, with_service, with_top
 
 from attnroute import __version__
 
+BALANCERS = (
+    "`round_robin`, `least_request`, `random`, `weighted_round_robin`, `peak_ewma`, `c3`, "
+    "`prequal`, `latency_observation`, `ring_hash` or `maglev`"
+)
+
 
 @pytest.mark.parametrize(
     ("rest", "message"),
@@ -21,10 +26,10 @@ from attnroute import __version__
         ),
         ("limts: {}", "4:9: unknown key `limts` in `services.cart`; did you mean `limits`?"),
         (
-            "slow_start: {window: 30s}",
+            "concurrency: 4",
             (
-                f"4:9: key `slow_start` in `services.cart` comes in a later version, {__version__} "
-                "does not know it; remove it"
+                "4:9: key `concurrency` in `services.cart` comes in a later version, "
+                f"{__version__} does not know it; remove it"
             ),
         ),
         (
@@ -46,7 +51,8 @@ from attnroute import __version__
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `limits`, `connection`, `routes`, keys of your own begin with `x-`"
+                "`balancer`, `slow_start`, `limits`, `connection`, `routes`, keys of your own "
+                "begin with `x-`"
             ),
         ),
         # Balancers.
@@ -54,14 +60,14 @@ from attnroute import __version__
             "balancer: {type: learned}",
             (
                 "4:26: `type` in `services.cart.balancer`: found `learned`, which comes in a later "
-                f"version; {__version__} has `round_robin` or `least_request`"
+                f"version; {__version__} has {BALANCERS}"
             ),
         ),
         (
             "balancer: {type: round_robbin}",
             (
                 "4:26: `type` in `services.cart.balancer`: found `round_robbin`, expected "
-                "`round_robin` or `least_request`; did you mean `round_robin`?"
+                f"{BALANCERS}; did you mean `round_robin`?"
             ),
         ),
         (
@@ -69,23 +75,16 @@ from attnroute import __version__
             (
                 "4:26: `type` in `services.cart.balancer`: found `oracle`, which exists "
                 "only in the "
-                "simulator; expected `round_robin` or `least_request`"
+                f"simulator; expected {BALANCERS}"
             ),
         ),
         (
             "balancer: {type: 77}",
-            (
-                "4:26: `type` in `services.cart.balancer`: found `77`, expected `round_robin` or "
-                "`least_request`"
-            ),
+            f"4:26: `type` in `services.cart.balancer`: found `77`, expected {BALANCERS}",
         ),
         (
             "balancer: {choice_count: 2}",
-            (
-                "4:19: `balancer` in `services.cart` lacks the key `type`; expected "
-                "`round_robin` or "
-                "`least_request`"
-            ),
+            f"4:19: `balancer` in `services.cart` lacks the key `type`; expected {BALANCERS}",
         ),
         (
             "balancer: round_robin",
@@ -94,6 +93,38 @@ from attnroute import __version__
                 "mapping; write "
                 "`{type: round_robin}`"
             ),
+        ),
+        (
+            "balancer: {type: maglev, table_size: 65536}",
+            (
+                "4:46: `table_size` in `services.cart.balancer`: found `65536`, expected a "
+                "prime up to 5000011, such as 65537"
+            ),
+        ),
+        (
+            "balancer: {type: ring_hash, header: X-User}",
+            (
+                "4:45: `header` in `services.cart.balancer`: found `X-User`, expected the "
+                "name of a header in lower case"
+            ),
+        ),
+        (
+            "balancer: {type: prequal, hot_quantile: 120%}",
+            (
+                "4:49: `hot_quantile` in `services.cart.balancer`: found `120%`, expected a "
+                "share from `0%` to `100%`, or from 0 to 1"
+            ),
+        ),
+        (
+            "balancer: {type: maglev, bounded_load: 0.5}",
+            (
+                "4:48: `bounded_load` in `services.cart.balancer`: found `0.5`, expected a "
+                "number from 1 to 1000000, or 0 for unbounded"
+            ),
+        ),
+        (
+            "slow_start: {window: 30s, aggression: 0}",
+            ("4:47: `aggression` in `services.cart.slow_start`: found `0`, expected more than 0"),
         ),
         (
             "balancer: {type: least_request, choice_count: 1}",
