@@ -87,7 +87,7 @@ warmup: 10s
         ),
         "world.yaml:3:51: `service_time` has `lognormal` and `pareto`; remove one",
         "world.yaml:4:7: `load` lacks its rate; write one of `fraction`, `rps`, `trace`",
-        "world.yaml:5:33: `speed` in `events[0].slow`: found `0`, expected more than 0.0",
+        "world.yaml:5:33: `speed` in `events[0].slow`: found `0`, expected more than 0",
         (
             "world.yaml:5:38: `events[1]` lacks its action; write one of `slow`, `fail`, `hang`, "
             "`restart`, `add`, `remove`, `affinity_shift`, `report_loss`"
