@@ -79,8 +79,21 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 
 # L6: the part of the core that knows neither sockets nor clocks.
-SANS_IO = ("balancer", "constraints", "outlier", "ewma", "histogram", "reason", "rng", "slow_start", "score_table",
-           "route", "class", "orca", "grpc")  # fmt: skip
+SANS_IO = (
+    "balancer",
+    "constraints",
+    "outlier",
+    "ewma",
+    "histogram",
+    "reason",
+    "rng",
+    "slow_start",
+    "score_table",
+    "route",
+    "class",
+    "orca",
+    "grpc",
+)
 IO_WORDS = ("tokio", "hyper", "h2::", "TcpStream", "TcpListener", "Instant::now", "SystemTime::now")
 
 

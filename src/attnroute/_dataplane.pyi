@@ -100,7 +100,7 @@ class Picker:
     def reported(self, index: int, now_ns: int, report: bytes) -> None:
         """Takes in a report out of band."""
     def probes_due(self, now_ns: int) -> list[int]:
-        """Endpoints that `prequal` with `probe_source: endpoints` wants to be probed after a pick."""
+        """Endpoints that `prequal` with `probe_source: endpoints` wants probed after a pick."""
     def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
         """Takes in the answer of a probe."""
     def snapshot(self) -> tuple[int, bytes]: ...

@@ -16,10 +16,21 @@ BALANCERS = [
     {"type": "round_robin"},
     {"type": "least_request", "choice_count": "all"},
     {"type": "least_request", "choice_count": {"draws": 2}},
+    {"type": "random"},
+    {"type": "weighted_round_robin"},
+    {"type": "ring_hash"},
+    {"type": "maglev"},
+]
+# They may send every call that is alone to the one endpoint that they know.
+BY_LATENCY = [
+    {"type": "peak_ewma"},
+    {"type": "c3"},
+    {"type": "prequal"},
+    {"type": "latency_observation"},
 ]
 
 
-@pytest.mark.parametrize("balancer", BALANCERS)
+@pytest.mark.parametrize("balancer", BALANCERS + BY_LATENCY)
 async def test_lb_06_weight_zero_takes_no_new_calls(balancer: dict[str, object]) -> None:
     async with (
         raw_server(answer()) as idle,
@@ -35,10 +46,11 @@ async def test_lb_06_weight_zero_takes_no_new_calls(balancer: dict[str, object])
             assert (await open_call(client).until_done()).grpc_status == 0
         counts = [len(server.streams) for server in (idle, busy, unset)]
         assert counts[0] == 0
-        assert min(counts[1:]) >= 8, counts
+        if balancer in BALANCERS:
+            assert min(counts[1:]) >= 8, counts
 
 
-@pytest.mark.parametrize("balancer", BALANCERS)
+@pytest.mark.parametrize("balancer", BALANCERS + BY_LATENCY)
 async def test_lb_06_all_zero_is_unavailable_and_says_why(balancer: dict[str, object]) -> None:
     async with (
         raw_server(answer()) as first,
