@@ -116,17 +116,23 @@ def test_balancers_by_name() -> None:
     assert json.loads(parse_balancer("least_request:choice_count=all").config) == {
         "type": "least_request",
         "choice_count": "all",
+        "with_replacement": False,
     }
+    # Durations as in a policy.
+    assert json.loads(parse_balancer("c3:decay=5s").config)["decay_ms"] == 5_000
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lest_request", "unknown variant `lest_request`"),
-        ("least_request:choice_count=1", "`choice_count`: must be 2 to 100, or all"),
-        ("least_request:draws=2", "unknown field `draws`"),
+        ("lest_request", "there is no such balancer; there are `round_robin`, "),
+        (
+            "least_request:choice_count=1",
+            "`choice_count`: expected a whole number from 2 to 100",
+        ),
+        ("least_request:draws=2", "it has no setting `draws`"),
         ("least_request:choice_count", "found `choice_count`, expected `key=value`"),
-        ("oracle:limit=1", "unknown variant `oracle`"),
+        ("oracle:limit=1", "there is no such balancer"),
     ],
 )
 def test_a_balancer_that_does_not_exist(text: str, message: str) -> None:

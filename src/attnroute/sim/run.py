@@ -18,8 +18,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from attnroute.dataplane import ConfigError, check_balancer, simulate
 from attnroute.errors import SimulationError
+from attnroute.policy.balancers import Balancer, balancer_json
 from attnroute.policy.tree import plain_value
 from attnroute.sim.scenario import LoadedScenario
 
@@ -95,7 +98,7 @@ def parse_balancer(text: str) -> BalancerSpec:
     Raises SimulationError if there is no such balancer or setting.
     """
     name, *settings = text.strip().split(":")
-    config: dict[str, Any] = {"type": name}
+    written: dict[str, Any] = {"type": name}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key or not value:
@@ -104,19 +107,33 @@ def parse_balancer(text: str) -> BalancerSpec:
                 "with colons, as in `least_request:choice_count=all`"
             )
         found = plain_value(value)
-        if key == "choice_count" and isinstance(found, int) and not isinstance(found, bool):
-            found = {"draws": found}
-        config[key] = found if isinstance(found, bool | int | float | dict) else value
-    content = json.dumps(config).encode()
+        written[key] = found if isinstance(found, bool | int | float) else value
+    if written == {"type": _ORACLE}:
+        return BalancerSpec(_ORACLE, json.dumps(written).encode())
     try:
+        balancer: Balancer = TypeAdapter[Balancer](Balancer).validate_python(written)
+        content = json.dumps(balancer_json(balancer)).encode()
         check_balancer(content)
+    except ValidationError as error:
+        raise SimulationError(f"balancer `{text}`: {_reason(error)}") from None
     except ConfigError as error:
-        path, message = error.args
-        message = re.sub(r" at line \d+ column \d+$", "", message)
-        place = path.strip(".").removeprefix("balancer").strip(".")
-        where = f", `{place}`" if place else ""
-        raise SimulationError(f"balancer `{text}`{where}: {message}") from None
+        raise SimulationError(f"balancer `{text}`: {error.args[1]}") from None
     return BalancerSpec(text.strip(), content)
+
+
+_ORACLE = "oracle"
+
+
+def _reason(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == "union_tag_invalid":
+        known = context["expected_tags"].replace("'", "`")
+        return f"there is no such balancer; there are {known}, `{_ORACLE}`"
+    key = first["loc"][-1]
+    if kind == "extra_forbidden":
+        return f"it has no setting `{key}`"
+    return f"`{key}`: {context['error'] if kind == 'value_error' else first['msg']}"
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
