@@ -50,11 +50,13 @@ class DataPlane:
         """Listener name -> bound address, now."""
 
     def apply_endpoints(self, service: str, endpoints: bytes) -> int:
-        """Full set, `{"endpoints": [{"address", "static_weight", "zone", "labels"}]}`; returns the
-        endpoint epoch, unchanged if the set did not change."""
+        """Full set, `{"endpoints": [{"address", "static_weight", "zone", "labels",
+        "override"}]}`, override: `drain`, `pin` or null; returns the endpoint epoch, unchanged if
+        the set did not change."""
 
     def endpoints(self, service: str) -> tuple[int, bytes]:
-        """(endpoint epoch, JSON list of {address, static_weight, zone, labels}) in index order."""
+        """(endpoint epoch, JSON list, by index, of {address, static_weight, zone, labels,
+        override})."""
 
     def snapshot(self, service: str) -> tuple[int, bytes]:
         """(endpoint epoch, ENDPOINT_DTYPE rows in index order): live counters, read now."""

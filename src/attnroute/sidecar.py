@@ -34,6 +34,7 @@ from attnroute.clock import Clock, SystemClock
 from attnroute.dataplane import BindError, ConfigError, DataPlane, DataPlaneError
 from attnroute.discovery.base import Resolver
 from attnroute.discovery.file import FileResolver
+from attnroute.discovery.overrides import Overrides
 from attnroute.discovery.sources import SourcePlan, Sources
 from attnroute.discovery.static import StaticResolver
 from attnroute.errors import AttnrouteError, InvalidFileError, PolicyError, Problem, StartError
@@ -213,10 +214,12 @@ class Sidecar:
         self._watching: asyncio.Task[None] | None = None
         self._metrics = ControlMetrics(__version__)
         self._telemetry = Telemetry(plane, clock)
-        self._sources = Sources(plane, self._metrics, self._state_changed.set)
+        self._overrides = Overrides(plane, clock)
+        self._sources = Sources(self._overrides, self._metrics, self._state_changed.set)
         service = AdminService(
             self,
             self._telemetry,
+            self._overrides,
             clock,
             on_limit_hit=lambda limit: self._metrics.admin_limit_hits.labels(limit).inc(),
         )
@@ -243,6 +246,10 @@ class Sidecar:
             applied_at_s=self._applied_at_s,
             rejected=self._rejected,
         )
+
+    def allow_changes(self) -> bool:
+        """attnroute.admin.service.ControlView."""
+        return self._loaded.policy.admin.allow_changes
 
     def readiness(self) -> Readiness:
         """Ready stays ready until the drain: a source that is lost later costs no readiness."""
@@ -340,6 +347,7 @@ class Sidecar:
     async def _tick(self) -> None:
         while True:
             began_s = time.perf_counter()
+            self._overrides.expire()
             self._telemetry.sample(self._loaded.policy.services)
             self._metrics.tick_duration.observe(time.perf_counter() - began_s)
             await asyncio.sleep(SAMPLE_INTERVAL_S)
@@ -411,6 +419,7 @@ class Sidecar:
             return
         self._in_force(loaded)
         self._metrics.policy_reloaded("applied")
+        self._overrides.keep(loaded.policy.services)
         self._sources.replace(self._source_plans(loaded))
 
     def _in_force(self, loaded: LoadedPolicy) -> None:

@@ -34,13 +34,19 @@ class FakePlane:
         if reason := self.refuse.pop(service, ""):
             raise ConfigError("endpoints", reason)
         state = self._services[service]
+        # As in the data plane: an endpoint that stays keeps its identity and its counters.
+        known = {e["address"]: row for e, row in zip(state.listed, state.table, strict=True)}
         state.listed = json.loads(endpoints)["endpoints"]
         table = np.zeros(len(state.listed), ENDPOINT_DTYPE)
-        for row, entry in zip(table, state.listed, strict=True):
-            row["id"] = self._next_id
+        for index, entry in enumerate(state.listed):
+            if entry["address"] in known:
+                table[index] = known[entry["address"]]
+            row = table[index]
+            if not row["id"]:
+                row["id"] = self._next_id
+                self._next_id += 1
             row["static_weight"] = entry["static_weight"]
             row["usable"] = entry["static_weight"] > 0
-            self._next_id += 1
         usable = table["usable"].sum()
         table["weight"] = table["usable"] / max(usable, 1)
         state.table = table

@@ -55,10 +55,12 @@ class HttpAnswer:
         return json.loads(self.body)
 
 
-def http_get(address: str, path: str, accept: str = "*/*") -> HttpAnswer:
-    """GET over plain HTTP, whatever the status; proxies of the environment do not count."""
+def http_get(address: str, path: str, accept: str = "*/*", method: str = "GET") -> HttpAnswer:
+    """A page over plain HTTP, whatever the status; proxies of the environment do not count."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(f"http://{address}{path}", headers={"Accept": accept})
+    request = urllib.request.Request(
+        f"http://{address}{path}", headers={"Accept": accept}, method=method
+    )
     try:
         with opener.open(request, timeout=patience_s()) as answer:
             return HttpAnswer(answer.status, answer.read(), answer.headers.get("content-type", ""))
@@ -201,9 +203,9 @@ class Sidecar:
         assert found is not None, f"the sidecar ended without `{message}`:\n{self.stderr}"
         return found
 
-    def get(self, path: str, accept: str = "*/*") -> HttpAnswer:
+    def get(self, path: str, accept: str = "*/*", method: str = "GET") -> HttpAnswer:
         """A page of the sidecar."""
-        return http_get(self.http, path, accept)
+        return http_get(self.http, path, accept, method)
 
     def metrics(self) -> Sequence[Metric]:
         """/metrics, read by the official parser."""

@@ -255,6 +255,30 @@ pub struct EndpointConfig {
     /// Free labels of the operator.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// What an operator decided about it, whatever discovery, health and balancer say.
+    #[serde(default, rename = "override")]
+    pub operator_override: Option<Override>,
+}
+
+/// An operator's decision about one endpoint. Whoever gives it takes it back: it has no end here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Override {
+    /// No new calls; those in flight go on.
+    Drain,
+    /// Calls go to pinned endpoints only, as long as one of them is usable.
+    Pin,
+}
+
+impl Override {
+    /// As in the JSON form.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Pin => "pin",
+        }
+    }
 }
 
 fn unit_weight() -> f32 {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::address::Address;
 use crate::balancer::State;
+use crate::config::Override;
 use crate::grpc::Code;
 use crate::hash::hash;
 use crate::orca::Incarnation;
@@ -82,6 +83,22 @@ pub struct Member {
     pub zone: String,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
+    /// What an operator decided about it.
+    pub operator_override: Option<Override>,
+}
+
+impl Member {
+    /// Whether it may take calls at all, however it fares.
+    #[must_use]
+    pub fn takes_calls(&self) -> bool {
+        self.static_weight > 0.0 && self.operator_override != Some(Override::Drain)
+    }
+
+    /// Whether an operator wants calls here and at other pinned ones only.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.operator_override == Some(Override::Pin)
+    }
 }
 
 impl Endpoint {

@@ -169,6 +169,10 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
             Code::Unavailable,
             format!("no endpoint of `{service}` can take a call: every static weight is 0"),
         ),
+        Refusal::AllDrained => (
+            Code::Unavailable,
+            format!("no endpoint of `{service}` can take a call: an operator drained all of them"),
+        ),
         Refusal::MaxInflight(limit) => (
             Code::ResourceExhausted,
             format!("{limit} calls to `{service}` are in flight; `limits.max_inflight` is reached"),

@@ -25,6 +25,8 @@ pub enum Reason {
     RingHash,
     /// The place of the call's key in the table of `maglev`.
     Maglev,
+    /// Pins of an operator say who may be chosen.
+    Pinned,
     /// Only one endpoint was usable.
     Single,
     /// No endpoint was usable: all of them were candidates.
@@ -33,7 +35,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::RoundRobin,
         Self::LeastRequest,
         Self::Random,
@@ -44,6 +46,7 @@ impl Reason {
         Self::LatencyObservation,
         Self::RingHash,
         Self::Maglev,
+        Self::Pinned,
         Self::Single,
         Self::Panic,
     ];
@@ -62,6 +65,7 @@ impl Reason {
             Self::LatencyObservation => "latency_observation",
             Self::RingHash => "ring_hash",
             Self::Maglev => "maglev",
+            Self::Pinned => "pinned",
             Self::Single => "single",
             Self::Panic => "panic",
         }

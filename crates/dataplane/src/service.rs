@@ -42,6 +42,8 @@ pub struct Snapshot {
     /// Connects to every endpoint fail: `usable` holds them all again, so that calls find out
     /// at once when one comes back.
     pub panic: bool,
+    /// An operator's pins say whom `usable` holds.
+    pub pinned: bool,
     /// The rule, prepared for `usable`.
     pub balancer: Balancer,
     /// Settings of the service that calls need.
@@ -76,6 +78,8 @@ pub enum Refusal {
     NoEndpoints,
     /// Every endpoint has static weight 0.
     AllWeightZero,
+    /// An operator drained every endpoint whose static weight is not 0.
+    AllDrained,
     /// `limits.max_inflight` is reached.
     MaxInflight(u32),
 }
@@ -135,6 +139,7 @@ impl Service {
             members: Arc::new([]),
             usable: Box::new([]),
             panic: false,
+            pinned: false,
             settings: Arc::new(Settings::new(&config)),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
@@ -213,6 +218,7 @@ impl Service {
                     static_weight: config.static_weight,
                     zone: config.zone,
                     labels: config.labels,
+                    operator_override: config.operator_override,
                 }
             })
             .collect();
@@ -264,7 +270,7 @@ impl Service {
                 .zip(members.iter())
                 .filter(|(_, member)| {
                     let failing = member.endpoint.live.failing.load(Relaxed);
-                    member.static_weight > 0.0 && !(skip_failing && failing)
+                    member.takes_calls() && !(skip_failing && failing)
                 })
                 .map(|(index, _)| index)
                 .collect()
@@ -276,6 +282,7 @@ impl Service {
             (healthy, false)
         };
         let panic = panic && !usable.is_empty();
+        let (usable, pinned) = restrict_to_pinned(&members, usable);
         let previous = self.snapshot.load();
         let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
         let Writer { config, rng, .. } = writer;
@@ -291,6 +298,7 @@ impl Service {
             members,
             usable,
             panic,
+            pinned,
             balancer,
             sidecars,
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
@@ -315,7 +323,7 @@ impl Service {
         }
         let (index, reason) = match *snapshot.usable {
             [] if snapshot.members.is_empty() => return Err(Refusal::NoEndpoints),
-            [] => return Err(Refusal::AllWeightZero),
+            [] => return Err(snapshot.refusal()),
             [only] => (only, Reason::Single),
             _ => snapshot
                 .balancer
@@ -323,6 +331,8 @@ impl Service {
         };
         let reason = if snapshot.panic {
             Reason::Panic
+        } else if snapshot.pinned {
+            Reason::Pinned
         } else {
             reason
         };
@@ -438,6 +448,16 @@ impl Service {
 }
 
 impl Snapshot {
+    /// Why a set with endpoints has no usable one.
+    fn refusal(&self) -> Refusal {
+        let has_weight = |member: &Member| member.static_weight > 0.0;
+        if self.members.iter().any(has_weight) {
+            Refusal::AllDrained
+        } else {
+            Refusal::AllWeightZero
+        }
+    }
+
     /// What balancers look at.
     #[must_use]
     pub fn view(&self) -> View<'_> {
@@ -502,6 +522,17 @@ impl ConnectionConfig {
     }
 }
 
+/// The pinned ones of `usable`, if there are any, and whether there are.
+fn restrict_to_pinned(members: &[Member], usable: Box<[u32]>) -> (Box<[u32]>, bool) {
+    let is_pinned = |index: &&u32| members[**index as usize].is_pinned();
+    let pinned: Box<[u32]> = usable.iter().filter(is_pinned).copied().collect();
+    if pinned.is_empty() {
+        (usable, false)
+    } else {
+        (pinned, true)
+    }
+}
+
 fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {
     members.len() == set.endpoints.len()
         && members.iter().zip(&set.endpoints).all(|(member, config)| {
@@ -509,5 +540,6 @@ fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {
                 && member.static_weight == config.static_weight
                 && member.zone == config.zone
                 && member.labels == config.labels
+                && member.operator_override == config.operator_override
         })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use attnroute_dataplane::config::Override;
 use attnroute_dataplane::endpoint::Member;
 use attnroute_dataplane::service::Snapshot;
 
@@ -53,6 +54,7 @@ pub(crate) fn describe(members: &[Member]) -> Vec<u8> {
                 "static_weight": member.static_weight,
                 "zone": member.zone,
                 "labels": member.labels,
+                "override": member.operator_override.map(Override::name),
             })
         })
         .collect();

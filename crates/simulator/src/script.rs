@@ -169,6 +169,7 @@ impl World<'_> {
                     static_weight: group.static_weight as f32,
                     zone: self.zones[endpoint.zone].clone(),
                     labels: group.labels.clone(),
+                    operator_override: None,
                 }
             })
             .collect();

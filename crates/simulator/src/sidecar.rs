@@ -174,6 +174,7 @@ impl Sidecar {
                 static_weight: member.static_weight,
                 zone: member.zone.clone(),
                 labels: member.labels.clone(),
+                operator_override: member.operator_override,
             })
             .collect();
         EndpointSetConfig { endpoints }

@@ -6,11 +6,14 @@ whose message says what to do.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
+from grpc_health.v1 import health_pb2
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
 from attnroute.errors import AdminError
@@ -22,6 +25,9 @@ ADDRESS_VARIABLE = "ATTNROUTE_ADMIN"
 """Environment variable that names another address."""
 
 CALL_TIMEOUT_S = 10.0
+
+RETRY_S = 0.2
+"""Pause of `wait_ready` after a stream that broke."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 _Message = TypeVar("_Message")
@@ -92,18 +98,91 @@ class AdminClient:
         finally:
             stream.cancel()
 
+    def pin(self, service: str, endpoint: str, *, duration: timedelta) -> pb.SetOverrideResponse:
+        """Sends the calls of a service to its pinned endpoints only. Raises AdminError."""
+        request = pb.SetOverrideRequest(
+            service=service, endpoint=endpoint, override=pb.OVERRIDE_PIN, duration=duration
+        )
+        return self._call("SetOverride", request, pb.SetOverrideResponse)
+
+    def clear_override(self, service: str, endpoint: str) -> pb.SetOverrideResponse:
+        """Ends the override of an endpoint. Raises AdminError."""
+        request = pb.SetOverrideRequest(
+            service=service, endpoint=endpoint, override=pb.OVERRIDE_NONE
+        )
+        return self._call("SetOverride", request, pb.SetOverrideResponse)
+
+    def drain(
+        self, service: str, endpoint: str, *, duration: timedelta, wait: timedelta
+    ) -> pb.DrainResponse:
+        """Gives an endpoint no new calls and waits for those it has. Raises AdminError."""
+        request = pb.DrainRequest(service=service, endpoint=endpoint, duration=duration, wait=wait)
+        timeout_s = CALL_TIMEOUT_S + wait.total_seconds()
+        return self._call("Drain", request, pb.DrainResponse, timeout_s=timeout_s)
+
+    def service_of(self, endpoint: str) -> str:
+        """The only service that has this endpoint. Raises AdminError."""
+        names = [service.name for service in self.list_services().services]
+        having = [
+            name
+            for name in names
+            if any(row.address == endpoint for row in self.list_endpoints(name).endpoints)
+        ]
+        if len(having) == 1:
+            return having[0]
+        if having:
+            raise AdminError(
+                f"endpoint `{endpoint}` belongs to {', '.join(having)}; name one with --service"
+            )
+        raise AdminError(
+            f"no service has an endpoint `{endpoint}`; configured are: {', '.join(names)}"
+        )
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Returns once the sidecar's health says SERVING. Raises AdminError after timeout_s."""
+        ends_s = time.monotonic() + timeout_s
+        said = "nobody answers there"
+        watch = self._channel.unary_stream(
+            f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        while (left_s := ends_s - time.monotonic()) > 0:
+            # A stream that ends belongs to a sidecar that stopped: the next may be coming up.
+            stream = watch(health_pb2.HealthCheckRequest(), timeout=left_s, wait_for_ready=True)
+            try:
+                for answer in stream:
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                    said = "it says NOT_SERVING, and `/readyz` says why"
+            except grpc.RpcError:
+                time.sleep(min(RETRY_S, left_s))
+            finally:
+                stream.cancel()
+        raise AdminError(
+            f"the sidecar at admin address `{self._address}` was not ready within "
+            f"{timeout_s:g} s: {said}"
+        )
+
     def get_config(self) -> pb.GetConfigResponse:
         """The policy in force. Raises AdminError."""
         return self._call("GetConfig", pb.GetConfigRequest(), pb.GetConfigResponse)
 
-    def _call(self, method: str, request: Any, response: Callable[..., _Message]) -> _Message:
+    def _call(
+        self,
+        method: str,
+        request: Any,
+        response: Callable[..., _Message],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> _Message:
         call: Any = self._channel.unary_unary(
             f"/{_SERVICE}/{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,  # type: ignore[attr-defined]
         )
         try:
-            answer: _Message = call(request, timeout=CALL_TIMEOUT_S)
+            answer: _Message = call(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise self._explain(error) from error
         return answer

@@ -23,7 +23,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from attnroute._proto.admin.v1 import admin_pb2
-from attnroute.admin.service import AdminService, RefusalError
+from attnroute.admin.changes import CHANGING
+from attnroute.admin.refusals import RefusalError
+from attnroute.admin.service import AdminService
 from attnroute.admin.sockets import UNIX, bind_tcp, clear_stale_socket, private_mode
 from attnroute.errors import StartError
 
@@ -140,6 +142,10 @@ def _handler(service: AdminService, method: MethodDescriptor) -> grpc.RpcMethodH
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
+    if method.name in CHANGING:
+        implementation = _local_only(service, implementation)
+    else:
+        implementation = _from_anywhere(implementation)
     return grpc.unary_unary_rpc_method_handler(
         _unary(implementation),
         request_deserializer=request.FromString,
@@ -147,10 +153,28 @@ def _handler(service: AdminService, method: MethodDescriptor) -> grpc.RpcMethodH
     )
 
 
-def _unary(implementation: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
+def _from_anywhere(implementation: Callable[[Any], Awaitable[Any]]) -> Callable[..., Any]:
+    async def call(request: Any, _context: _Context) -> Any:
+        return await implementation(request)
+
+    return call
+
+
+def _local_only(
+    service: AdminService, implementation: Callable[[Any], Awaitable[Any]]
+) -> Callable[..., Any]:
+    async def call(request: Any, context: _Context) -> Any:
+        # gRPC names the socket family itself; a client has no say in it.
+        service.check_may_change(local=context.peer().startswith(UNIX))
+        return await implementation(request)
+
+    return call
+
+
+def _unary(implementation: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     async def call(request: Any, context: _Context) -> Any:
         try:
-            return await implementation(request)
+            return await implementation(request, context)
         except RefusalError as refusal:
             await _abort(context, refusal)
 

@@ -8,30 +8,31 @@ google.rpc details, and `attnroute.admin.server` turns it into a gRPC status.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import grpc
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
+from attnroute.admin import changes
+from attnroute.admin.refusals import RefusalError, error_info, refuse_field
 from attnroute.clock import Clock
-from attnroute.telemetry.snapshot import ServiceSnapshot
+from attnroute.discovery.overrides import ActiveOverride
+from attnroute.telemetry.snapshot import EndpointInfo, ServiceSnapshot
 
 EVERY_CLASS = "*"
 """The one request class of a balancer that does not tell classes apart."""
 
-ERROR_DOMAIN = "attnroute"
-"""`domain` of every google.rpc.ErrorInfo."""
-
 WATCH_INTERVAL_MS_DEFAULT = 500
 WATCH_INTERVAL_MS_MIN = 100
+
+DRAIN_POLL_S = 0.05
+"""How often a drain that waits looks at the calls in flight."""
 
 WATCHES_MAX = 64
 """Open WatchWeights streams; one more is RESOURCE_EXHAUSTED."""
@@ -74,22 +75,22 @@ class ControlView(Protocol):
         """The policy in force."""
         ...
 
+    def allow_changes(self) -> bool:
+        """Whether TCP takes changes, by the policy in force."""
+        ...
+
+
+class OverrideView(changes.OverrideView, Protocol):
+    """What the admin API reads and changes of overrides."""
+
+    def of(self, service: str) -> Mapping[str, ActiveOverride]: ...
+
 
 class TelemetryView(Protocol):
     """What the admin API reads of the data plane."""
 
     def read(self, service: str) -> ServiceSnapshot: ...
     def shares(self, snapshot: ServiceSnapshot) -> npt.NDArray[np.float64] | None: ...
-
-
-class RefusalError(Exception):
-    """A call that is answered with a status other than OK."""
-
-    def __init__(self, code: grpc.StatusCode, message: str, details: Iterable[Message]) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.details = tuple(details)
 
 
 class AdminService:
@@ -99,6 +100,7 @@ class AdminService:
         self,
         control: ControlView,
         telemetry: TelemetryView,
+        overrides: OverrideView,
         clock: Clock,
         *,
         watches_max: int = WATCHES_MAX,
@@ -107,6 +109,7 @@ class AdminService:
         """on_limit_hit is called with the name of a limit that refused a call."""
         self._control = control
         self._telemetry = telemetry
+        self._overrides = overrides
         self._clock = clock
         self._watches_max = watches_max
         self._on_limit_hit = on_limit_hit
@@ -146,13 +149,15 @@ class AdminService:
         """The endpoints of one service with their counters."""
         info = self._find(request.service)
         snapshot = self._telemetry.read(info.name)
+        overrides = self._overrides.of(info.name)
         answer = pb.ListEndpointsResponse(service=info.name, endpoint_epoch=snapshot.endpoint_epoch)
         for endpoint, row in zip(snapshot.endpoints, snapshot.rows, strict=True):
             successes = int(row["successes"])
+            override = overrides.get(endpoint.address)
             answer.endpoints.append(
                 pb.Endpoint(
                     address=endpoint.address,
-                    state=_state(row),
+                    state=_state(endpoint, row),
                     zone=endpoint.zone,
                     labels=endpoint.labels,
                     static_weight=endpoint.static_weight,
@@ -162,6 +167,7 @@ class AdminService:
                     successes_total=successes,
                     failures_total=int(row["failures"]),
                     mean_latency_s=int(row["latency_ns"]) / successes / 1e9 if successes else 0.0,
+                    override=None if override is None else changes.override_message(override),
                 )
             )
         return answer
@@ -208,9 +214,63 @@ class AdminService:
             rejected=config.rejected,
         )
 
+    def check_may_change(self, *, local: bool) -> None:
+        """Raises RefusalError on TCP unless the policy takes changes there. local: the call came
+        over the Unix socket."""
+        if not local and not self._control.allow_changes():
+            changes.refuse_change_on_tcp()
+
+    async def set_override(self, request: pb.SetOverrideRequest) -> pb.SetOverrideResponse:
+        """Sets or ends the override of one endpoint."""
+        info = self._find(request.service)
+        answer = pb.SetOverrideResponse(service=info.name, endpoint=request.endpoint)
+        if request.override == pb.OVERRIDE_NONE:
+            epoch = changes.clear_override(self._overrides, info.name, request.endpoint)
+            answer.endpoint_epoch = epoch
+            return answer
+        kind = changes.KINDS.get(request.override)
+        if kind is None:
+            refuse_field(
+                "override", f"`override` is {request.override}, expected one that the API names"
+            )
+        duration = request.duration if request.HasField("duration") else None
+        override, epoch = changes.set_override(
+            self._overrides, info.name, request.endpoint, kind, duration
+        )
+        answer.override.CopyFrom(override)
+        answer.endpoint_epoch = epoch
+        return answer
+
+    async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
+        """Drains one endpoint and waits for its calls, if asked to."""
+        info = self._find(request.service)
+        wait_s = changes.wait_s(request)
+        duration = request.duration if request.HasField("duration") else None
+        override, epoch = changes.set_override(
+            self._overrides, info.name, request.endpoint, "drain", duration
+        )
+        ends_s = self._clock.now_s() + wait_s
+        while (in_flight := self._in_flight(info.name, request.endpoint)) > 0:
+            if self._closing.is_set() or self._clock.now_s() >= ends_s:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), DRAIN_POLL_S)
+        return pb.DrainResponse(
+            service=info.name,
+            endpoint=request.endpoint,
+            override=override,
+            endpoint_epoch=epoch,
+            in_flight=in_flight,
+        )
+
+    def _in_flight(self, service: str, address: str) -> int:
+        snapshot = self._telemetry.read(service)
+        pairs = zip(snapshot.endpoints, snapshot.rows, strict=True)
+        return sum(int(row["in_flight"]) for endpoint, row in pairs if endpoint.address == address)
+
     def _find(self, service: str) -> ServiceInfo:
         if not service:
-            _refuse_field("service", "`service` is empty; name a service of the policy")
+            refuse_field("service", "`service` is empty; name a service of the policy")
         services = self._control.services()
         for info in services:
             if info.name == service:
@@ -219,7 +279,7 @@ class AdminService:
         raise RefusalError(
             grpc.StatusCode.NOT_FOUND,
             f"attnroute: service `{service}` is not configured; configured are: {known}",
-            [_error_info("SERVICE_NOT_FOUND", service=service, configured=known)],
+            [error_info("SERVICE_NOT_FOUND", service=service, configured=known)],
         )
 
     def _weights(self, info: ServiceInfo, snapshot: ServiceSnapshot) -> pb.GetWeightsResponse:
@@ -233,7 +293,7 @@ class AdminService:
                     address=endpoint.address,
                     weight=float(row["weight"]),
                     share=None if shares is None else float(shares[index]),
-                    state=_state(row),
+                    state=_state(endpoint, row),
                     in_flight=int(row["in_flight"]),
                 )
             )
@@ -252,7 +312,7 @@ class AdminService:
             raise RefusalError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"attnroute: {self._watches_max} watches are open, which is the limit; end one",
-                [_error_info("TOO_MANY_WATCHES", limit=str(self._watches_max))],
+                [error_info("TOO_MANY_WATCHES", limit=str(self._watches_max))],
             )
         self._watches += 1
         try:
@@ -267,7 +327,7 @@ def _check_class(info: ServiceInfo, request_class: str) -> None:
             grpc.StatusCode.NOT_FOUND,
             f"attnroute: service `{info.name}` has no request class `{request_class}`; "
             f"balancer `{info.balancer}` knows one class, `{EVERY_CLASS}`",
-            [_error_info("REQUEST_CLASS_NOT_FOUND", request_class=request_class)],
+            [error_info("REQUEST_CLASS_NOT_FOUND", request_class=request_class)],
         )
 
 
@@ -275,7 +335,7 @@ def _watch_interval_s(min_interval_ms: int) -> float:
     if min_interval_ms == 0:
         min_interval_ms = WATCH_INTERVAL_MS_DEFAULT
     if min_interval_ms < WATCH_INTERVAL_MS_MIN:
-        _refuse_field(
+        refuse_field(
             "min_interval_ms",
             f"`min_interval_ms` is {min_interval_ms}, expected {WATCH_INTERVAL_MS_MIN} or more, "
             f"or 0 for {WATCH_INTERVAL_MS_DEFAULT}",
@@ -283,20 +343,9 @@ def _watch_interval_s(min_interval_ms: int) -> float:
     return min_interval_ms / 1000
 
 
-def _refuse_field(field: str, message: str) -> NoReturn:
-    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
-    raise RefusalError(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        f"attnroute: {message}",
-        [error_details_pb2.BadRequest(field_violations=[violation])],
-    )
-
-
-def _error_info(reason: str, **metadata: str) -> error_details_pb2.ErrorInfo:
-    return error_details_pb2.ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata)
-
-
-def _state(row: np.void) -> pb.EndpointState:
+def _state(endpoint: EndpointInfo, row: np.void) -> pb.EndpointState:
+    if endpoint.override == "drain":
+        return pb.ENDPOINT_STATE_DRAINED
     if row["static_weight"] == 0:
         return pb.ENDPOINT_STATE_WEIGHT_ZERO
     if row["failing"]:

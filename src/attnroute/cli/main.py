@@ -26,10 +26,14 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = {
     "check": "Check policy files; list every problem with its place.",
     "demo": "Compare balancers on real calls, on this machine.",
+    "drain": "Give an endpoint no new calls, for a while.",
     "endpoints": "Show what discovery and health see.",
+    "pin": "Send calls to pinned endpoints only, for a while.",
     "schema": "Print the JSON Schema of a file format.",
     "sim": "Play a scenario with every balancer and compare them.",
     "sidecar": "Run the sidecar proxy until it is told to stop.",
+    "undrain": "End the drain or the pin of an endpoint.",
+    "wait": "Wait until the sidecar is ready.",
     "weights": "Show the weights in force, live.",
 }
 

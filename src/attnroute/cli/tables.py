@@ -18,7 +18,11 @@ _STATES: dict[int, tuple[str, str]] = {
     pb.ENDPOINT_STATE_USABLE: ("usable", "green"),
     pb.ENDPOINT_STATE_CONNECT_FAILING: ("connect failing", "red"),
     pb.ENDPOINT_STATE_WEIGHT_ZERO: ("weight zero", "yellow"),
+    pb.ENDPOINT_STATE_DRAINED: ("drained", "yellow"),
 }
+
+
+_OVERRIDES: dict[int, str] = {pb.OVERRIDE_DRAIN: "drained", pb.OVERRIDE_PIN: "pinned"}
 
 
 def make_console() -> Console:
@@ -120,10 +124,42 @@ def endpoints_document(answer: pb.ListEndpointsResponse) -> dict[str, Any]:
                 "successes_total": row.successes_total,
                 "failures_total": row.failures_total,
                 "mean_latency_s": row.mean_latency_s,
+                "override": _override(row),
             }
             for row in answer.endpoints
         ],
     }
+
+
+def override_line(answer: pb.SetOverrideResponse | pb.DrainResponse) -> str:
+    """What is in force now, in words."""
+    where = f"{answer.service}: {answer.endpoint}"
+    if not answer.HasField("override"):
+        return f"{where} has no override"
+    until = answer.override.expires_at.ToJsonString()
+    return f"{where} {_OVERRIDES[answer.override.kind]} until {until}"
+
+
+def override_document(answer: pb.SetOverrideResponse | pb.DrainResponse) -> dict[str, Any]:
+    """The answer as JSON."""
+    document: dict[str, Any] = {
+        "service": answer.service,
+        "endpoint": answer.endpoint,
+        "override": _override(answer),
+        "endpoint_epoch": answer.endpoint_epoch,
+    }
+    if isinstance(answer, pb.DrainResponse):
+        document["in_flight"] = answer.in_flight
+    return document
+
+
+def _override(
+    holder: pb.SetOverrideResponse | pb.DrainResponse | pb.Endpoint,
+) -> dict[str, str] | None:
+    if not holder.HasField("override"):
+        return None
+    kind = pb.Override.Name(holder.override.kind).removeprefix("OVERRIDE_").lower()
+    return {"kind": kind, "expires_at": holder.override.expires_at.ToJsonString()}
 
 
 def _table(title: str) -> Table:

@@ -48,6 +48,8 @@ class EndpointInfo:
     static_weight: float
     zone: str
     labels: Mapping[str, str]
+    override: str = ""
+    """What an operator decided about it: `drain`, `pin` or nothing."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def _parse(listed: bytes) -> tuple[EndpointInfo, ...]:
             static_weight=entry["static_weight"],
             zone=entry["zone"],
             labels=entry["labels"],
+            override=entry.get("override") or "",
         )
         for entry in entries
     )

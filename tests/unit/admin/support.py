@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.support.fake_plane import FakePlane
+from tests.support.fake_plane import FakePlane, spec
 
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import ManualClock
+from attnroute.discovery.overrides import Overrides
 from attnroute.telemetry.snapshot import Telemetry
 
 CART = ServiceInfo(
@@ -34,6 +36,7 @@ class Control:
     def __init__(self, *services: ServiceInfo) -> None:
         self.known: list[ServiceInfo] = list(services)
         self.in_force = CONFIG
+        self.changes_allowed = False
 
     def services(self) -> Sequence[ServiceInfo]:
         return self.known
@@ -41,20 +44,26 @@ class Control:
     def config(self) -> ConfigInfo:
         return self.in_force
 
+    def allow_changes(self) -> bool:
+        return self.changes_allowed
+
 
 class World:
     """One service `cart` with two endpoints, and `empty` without any."""
 
     def __init__(self, *, watches_max: int = 4) -> None:
         self.plane = FakePlane("cart", "empty")
-        self.plane.add("cart", "10.0.0.1:1", "10.0.0.2:1")
         self.control = Control(CART, replace(CART, name="empty"))
         self.clock = ManualClock()
         self.telemetry = Telemetry(self.plane, self.clock)
+        self.overrides = Overrides(self.plane, self.clock)
+        cart = [spec("10.0.0.1:1"), spec("10.0.0.2:1")]
+        self.overrides.apply_endpoints("cart", json.dumps({"endpoints": cart}).encode())
         self.hits: list[str] = []
         self.service = AdminService(
             self.control,
             self.telemetry,
+            self.overrides,
             self.clock,
             watches_max=watches_max,
             on_limit_hit=self.hits.append,

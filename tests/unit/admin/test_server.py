@@ -93,7 +93,7 @@ async def test_a_refusal_carries_its_details() -> None:
 async def test_an_unknown_method_is_unimplemented() -> None:
     async with serving(World()) as (_server, channel):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(channel, "SetOverride", pb.GetConfigResponse)(pb.GetConfigRequest())
+            await method(channel, "Nothing", pb.GetConfigResponse)(pb.GetConfigRequest())
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -135,7 +135,15 @@ async def test_reflection_describes_the_api_without_files() -> None:
     finally:
         await server.stop()
     assert services >= {"attnroute.admin.v1.Admin", "grpc.health.v1.Health"}
-    assert methods == ["ListServices", "ListEndpoints", "GetWeights", "WatchWeights", "GetConfig"]
+    assert methods == [
+        "ListServices",
+        "ListEndpoints",
+        "GetWeights",
+        "WatchWeights",
+        "GetConfig",
+        "SetOverride",
+        "Drain",
+    ]
 
 
 async def test_health_follows_readiness() -> None:

@@ -13,7 +13,7 @@ from tests.support.wait import patiently, until
 from tests.unit.admin.support import World
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
-from attnroute.admin.service import RefusalError
+from attnroute.admin.refusals import RefusalError
 
 
 async def test_list_services_counts_usable_and_in_flight() -> None:

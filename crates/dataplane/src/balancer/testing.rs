@@ -45,6 +45,7 @@ impl Fleet {
                     static_weight: *static_weight,
                     zone: String::new(),
                     labels: BTreeMap::new(),
+                    operator_override: None,
                 }
             })
             .collect();

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61ttnroute/admin/v1/admin.proto\x12\x12\x61ttnroute.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x15\n\x13ListServicesRequest\"E\n\x14ListServicesResponse\x12-\n\x08services\x18\x01 \x03(\x0b\x32\x1b.attnroute.admin.v1.Service\"\xbc\x01\n\x07Service\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x61uthorities\x18\x02 \x03(\t\x12\x10\n\x08\x62\x61lancer\x18\x03 \x01(\t\x12\x11\n\tendpoints\x18\x04 \x01(\r\x12\x18\n\x10usable_endpoints\x18\x05 \x01(\r\x12\x16\n\x0e\x65ndpoint_epoch\x18\x06 \x01(\x04\x12\x11\n\tin_flight\x18\x07 \x01(\x04\x12\x0e\n\x06source\x18\x08 \x01(\t\x12\x14\n\x0csource_error\x18\t \x01(\t\"\'\n\x14ListEndpointsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"q\n\x15ListEndpointsResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x16\n\x0e\x65ndpoint_epoch\x18\x02 \x01(\x04\x12/\n\tendpoints\x18\x03 \x03(\x0b\x32\x1c.attnroute.admin.v1.Endpoint\"\xe1\x02\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.attnroute.admin.v1.EndpointState\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x38\n\x06labels\x18\x04 \x03(\x0b\x32(.attnroute.admin.v1.Endpoint.LabelsEntry\x12\x15\n\rstatic_weight\x18\x05 \x01(\x01\x12\x11\n\tin_flight\x18\x06 \x01(\r\x12\x13\n\x0b\x63onnections\x18\x07 \x01(\r\x12\x13\n\x0bpicks_total\x18\x08 \x01(\x04\x12\x17\n\x0fsuccesses_total\x18\t \x01(\x04\x12\x16\n\x0e\x66\x61ilures_total\x18\n \x01(\x04\x12\x16\n\x0emean_latency_s\x18\x0b \x01(\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\";\n\x11GetWeightsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\"V\n\x13WatchWeightsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x17\n\x0fmin_interval_ms\x18\x03 \x01(\r\"\xaf\x01\n\x12GetWeightsResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61lancer\x18\x02 \x01(\t\x12\x16\n\x0e\x65ndpoint_epoch\x18\x03 \x01(\x04\x12+\n\x07read_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x07\x63lasses\x18\x05 \x03(\x0b\x32 .attnroute.admin.v1.ClassWeights\"\\\n\x0c\x43lassWeights\x12\x15\n\rrequest_class\x18\x01 \x01(\t\x12\x35\n\tendpoints\x18\x02 \x03(\x0b\x32\".attnroute.admin.v1.EndpointWeight\"\x94\x01\n\x0e\x45ndpointWeight\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x12\n\x05share\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.attnroute.admin.v1.EndpointState\x12\x11\n\tin_flight\x18\x05 \x01(\rB\x08\n\x06_share\"\x12\n\x10GetConfigRequest\"\x9e\x01\n\x11GetConfigResponse\x12\x13\n\x0bpolicy_yaml\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12.\n\napplied_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08rejected\x18\x06 \x01(\t*\x8e\x01\n\rEndpointState\x12\x1e\n\x1a\x45NDPOINT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NDPOINT_STATE_USABLE\x10\x01\x12\"\n\x1e\x45NDPOINT_STATE_CONNECT_FAILING\x10\x02\x12\x1e\n\x1a\x45NDPOINT_STATE_WEIGHT_ZERO\x10\x03\x32\xea\x03\n\x05\x41\x64min\x12\x61\n\x0cListServices\x12\'.attnroute.admin.v1.ListServicesRequest\x1a(.attnroute.admin.v1.ListServicesResponse\x12\x64\n\rListEndpoints\x12(.attnroute.admin.v1.ListEndpointsRequest\x1a).attnroute.admin.v1.ListEndpointsResponse\x12[\n\nGetWeights\x12%.attnroute.admin.v1.GetWeightsRequest\x1a&.attnroute.admin.v1.GetWeightsResponse\x12\x61\n\x0cWatchWeights\x12\'.attnroute.admin.v1.WatchWeightsRequest\x1a&.attnroute.admin.v1.GetWeightsResponse0\x01\x12X\n\tGetConfig\x12$.attnroute.admin.v1.GetConfigRequest\x1a%.attnroute.admin.v1.GetConfigResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61ttnroute/admin/v1/admin.proto\x12\x12\x61ttnroute.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x15\n\x13ListServicesRequest\"E\n\x14ListServicesResponse\x12-\n\x08services\x18\x01 \x03(\x0b\x32\x1b.attnroute.admin.v1.Service\"\xbc\x01\n\x07Service\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x61uthorities\x18\x02 \x03(\t\x12\x10\n\x08\x62\x61lancer\x18\x03 \x01(\t\x12\x11\n\tendpoints\x18\x04 \x01(\r\x12\x18\n\x10usable_endpoints\x18\x05 \x01(\r\x12\x16\n\x0e\x65ndpoint_epoch\x18\x06 \x01(\x04\x12\x11\n\tin_flight\x18\x07 \x01(\x04\x12\x0e\n\x06source\x18\x08 \x01(\t\x12\x14\n\x0csource_error\x18\t \x01(\t\"\'\n\x14ListEndpointsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\"q\n\x15ListEndpointsResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x16\n\x0e\x65ndpoint_epoch\x18\x02 \x01(\x04\x12/\n\tendpoints\x18\x03 \x03(\x0b\x32\x1c.attnroute.admin.v1.Endpoint\"\xab\x03\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.attnroute.admin.v1.EndpointState\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x38\n\x06labels\x18\x04 \x03(\x0b\x32(.attnroute.admin.v1.Endpoint.LabelsEntry\x12\x15\n\rstatic_weight\x18\x05 \x01(\x01\x12\x11\n\tin_flight\x18\x06 \x01(\r\x12\x13\n\x0b\x63onnections\x18\x07 \x01(\r\x12\x13\n\x0bpicks_total\x18\x08 \x01(\x04\x12\x17\n\x0fsuccesses_total\x18\t \x01(\x04\x12\x16\n\x0e\x66\x61ilures_total\x18\n \x01(\x04\x12\x16\n\x0emean_latency_s\x18\x0b \x01(\x01\x12;\n\x08override\x18\x10 \x01(\x0b\x32$.attnroute.admin.v1.EndpointOverrideH\x00\x88\x01\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_override\"n\n\x10\x45ndpointOverride\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.attnroute.admin.v1.Override\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x94\x01\n\x12SetOverrideRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12.\n\x08override\x18\x03 \x01(\x0e\x32\x1c.attnroute.admin.v1.Override\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9a\x01\n\x13SetOverrideResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12;\n\x08override\x18\x03 \x01(\x0b\x32$.attnroute.admin.v1.EndpointOverrideH\x00\x88\x01\x01\x12\x16\n\x0e\x65ndpoint_epoch\x18\x04 \x01(\x04\x42\x0b\n\t_override\"\x87\x01\n\x0c\x44rainRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04wait\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x95\x01\n\rDrainResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x36\n\x08override\x18\x03 \x01(\x0b\x32$.attnroute.admin.v1.EndpointOverride\x12\x16\n\x0e\x65ndpoint_epoch\x18\x04 \x01(\x04\x12\x11\n\tin_flight\x18\x05 \x01(\r\";\n\x11GetWeightsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\"V\n\x13WatchWeightsRequest\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x17\n\x0fmin_interval_ms\x18\x03 \x01(\r\"\xaf\x01\n\x12GetWeightsResponse\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61lancer\x18\x02 \x01(\t\x12\x16\n\x0e\x65ndpoint_epoch\x18\x03 \x01(\x04\x12+\n\x07read_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x07\x63lasses\x18\x05 \x03(\x0b\x32 .attnroute.admin.v1.ClassWeights\"\\\n\x0c\x43lassWeights\x12\x15\n\rrequest_class\x18\x01 \x01(\t\x12\x35\n\tendpoints\x18\x02 \x03(\x0b\x32\".attnroute.admin.v1.EndpointWeight\"\x94\x01\n\x0e\x45ndpointWeight\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x12\n\x05share\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x30\n\x05state\x18\x04 \x01(\x0e\x32!.attnroute.admin.v1.EndpointState\x12\x11\n\tin_flight\x18\x05 \x01(\rB\x08\n\x06_share\"\x12\n\x10GetConfigRequest\"\x9e\x01\n\x11GetConfigResponse\x12\x13\n\x0bpolicy_yaml\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12.\n\napplied_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08rejected\x18\x06 \x01(\t*\xaa\x01\n\rEndpointState\x12\x1e\n\x1a\x45NDPOINT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45NDPOINT_STATE_USABLE\x10\x01\x12\"\n\x1e\x45NDPOINT_STATE_CONNECT_FAILING\x10\x02\x12\x1e\n\x1a\x45NDPOINT_STATE_WEIGHT_ZERO\x10\x03\x12\x1a\n\x16\x45NDPOINT_STATE_DRAINED\x10\x10*]\n\x08Override\x12\x18\n\x14OVERRIDE_UNSPECIFIED\x10\x00\x12\x11\n\rOVERRIDE_NONE\x10\x01\x12\x12\n\x0eOVERRIDE_DRAIN\x10\x02\x12\x10\n\x0cOVERRIDE_PIN\x10\x03\x32\x98\x05\n\x05\x41\x64min\x12\x61\n\x0cListServices\x12\'.attnroute.admin.v1.ListServicesRequest\x1a(.attnroute.admin.v1.ListServicesResponse\x12\x64\n\rListEndpoints\x12(.attnroute.admin.v1.ListEndpointsRequest\x1a).attnroute.admin.v1.ListEndpointsResponse\x12[\n\nGetWeights\x12%.attnroute.admin.v1.GetWeightsRequest\x1a&.attnroute.admin.v1.GetWeightsResponse\x12\x61\n\x0cWatchWeights\x12\'.attnroute.admin.v1.WatchWeightsRequest\x1a&.attnroute.admin.v1.GetWeightsResponse0\x01\x12X\n\tGetConfig\x12$.attnroute.admin.v1.GetConfigRequest\x1a%.attnroute.admin.v1.GetConfigResponse\x12^\n\x0bSetOverride\x12&.attnroute.admin.v1.SetOverrideRequest\x1a\'.attnroute.admin.v1.SetOverrideResponse\x12L\n\x05\x44rain\x12 .attnroute.admin.v1.DrainRequest\x1a!.attnroute.admin.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,36 +35,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENDPOINT_LABELSENTRY']._loaded_options = None
   _globals['_ENDPOINT_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_ENDPOINTSTATE']._serialized_start=1638
-  _globals['_ENDPOINTSTATE']._serialized_end=1780
-  _globals['_LISTSERVICESREQUEST']._serialized_start=87
-  _globals['_LISTSERVICESREQUEST']._serialized_end=108
-  _globals['_LISTSERVICESRESPONSE']._serialized_start=110
-  _globals['_LISTSERVICESRESPONSE']._serialized_end=179
-  _globals['_SERVICE']._serialized_start=182
-  _globals['_SERVICE']._serialized_end=370
-  _globals['_LISTENDPOINTSREQUEST']._serialized_start=372
-  _globals['_LISTENDPOINTSREQUEST']._serialized_end=411
-  _globals['_LISTENDPOINTSRESPONSE']._serialized_start=413
-  _globals['_LISTENDPOINTSRESPONSE']._serialized_end=526
-  _globals['_ENDPOINT']._serialized_start=529
-  _globals['_ENDPOINT']._serialized_end=882
-  _globals['_ENDPOINT_LABELSENTRY']._serialized_start=837
-  _globals['_ENDPOINT_LABELSENTRY']._serialized_end=882
-  _globals['_GETWEIGHTSREQUEST']._serialized_start=884
-  _globals['_GETWEIGHTSREQUEST']._serialized_end=943
-  _globals['_WATCHWEIGHTSREQUEST']._serialized_start=945
-  _globals['_WATCHWEIGHTSREQUEST']._serialized_end=1031
-  _globals['_GETWEIGHTSRESPONSE']._serialized_start=1034
-  _globals['_GETWEIGHTSRESPONSE']._serialized_end=1209
-  _globals['_CLASSWEIGHTS']._serialized_start=1211
-  _globals['_CLASSWEIGHTS']._serialized_end=1303
-  _globals['_ENDPOINTWEIGHT']._serialized_start=1306
-  _globals['_ENDPOINTWEIGHT']._serialized_end=1454
-  _globals['_GETCONFIGREQUEST']._serialized_start=1456
-  _globals['_GETCONFIGREQUEST']._serialized_end=1474
-  _globals['_GETCONFIGRESPONSE']._serialized_start=1477
-  _globals['_GETCONFIGRESPONSE']._serialized_end=1635
-  _globals['_ADMIN']._serialized_start=1783
-  _globals['_ADMIN']._serialized_end=2273
+  _globals['_ENDPOINTSTATE']._serialized_start=2454
+  _globals['_ENDPOINTSTATE']._serialized_end=2624
+  _globals['_OVERRIDE']._serialized_start=2626
+  _globals['_OVERRIDE']._serialized_end=2719
+  _globals['_LISTSERVICESREQUEST']._serialized_start=119
+  _globals['_LISTSERVICESREQUEST']._serialized_end=140
+  _globals['_LISTSERVICESRESPONSE']._serialized_start=142
+  _globals['_LISTSERVICESRESPONSE']._serialized_end=211
+  _globals['_SERVICE']._serialized_start=214
+  _globals['_SERVICE']._serialized_end=402
+  _globals['_LISTENDPOINTSREQUEST']._serialized_start=404
+  _globals['_LISTENDPOINTSREQUEST']._serialized_end=443
+  _globals['_LISTENDPOINTSRESPONSE']._serialized_start=445
+  _globals['_LISTENDPOINTSRESPONSE']._serialized_end=558
+  _globals['_ENDPOINT']._serialized_start=561
+  _globals['_ENDPOINT']._serialized_end=988
+  _globals['_ENDPOINT_LABELSENTRY']._serialized_start=930
+  _globals['_ENDPOINT_LABELSENTRY']._serialized_end=975
+  _globals['_ENDPOINTOVERRIDE']._serialized_start=990
+  _globals['_ENDPOINTOVERRIDE']._serialized_end=1100
+  _globals['_SETOVERRIDEREQUEST']._serialized_start=1103
+  _globals['_SETOVERRIDEREQUEST']._serialized_end=1251
+  _globals['_SETOVERRIDERESPONSE']._serialized_start=1254
+  _globals['_SETOVERRIDERESPONSE']._serialized_end=1408
+  _globals['_DRAINREQUEST']._serialized_start=1411
+  _globals['_DRAINREQUEST']._serialized_end=1546
+  _globals['_DRAINRESPONSE']._serialized_start=1549
+  _globals['_DRAINRESPONSE']._serialized_end=1698
+  _globals['_GETWEIGHTSREQUEST']._serialized_start=1700
+  _globals['_GETWEIGHTSREQUEST']._serialized_end=1759
+  _globals['_WATCHWEIGHTSREQUEST']._serialized_start=1761
+  _globals['_WATCHWEIGHTSREQUEST']._serialized_end=1847
+  _globals['_GETWEIGHTSRESPONSE']._serialized_start=1850
+  _globals['_GETWEIGHTSRESPONSE']._serialized_end=2025
+  _globals['_CLASSWEIGHTS']._serialized_start=2027
+  _globals['_CLASSWEIGHTS']._serialized_end=2119
+  _globals['_ENDPOINTWEIGHT']._serialized_start=2122
+  _globals['_ENDPOINTWEIGHT']._serialized_end=2270
+  _globals['_GETCONFIGREQUEST']._serialized_start=2272
+  _globals['_GETCONFIGREQUEST']._serialized_end=2290
+  _globals['_GETCONFIGRESPONSE']._serialized_start=2293
+  _globals['_GETCONFIGRESPONSE']._serialized_end=2451
+  _globals['_ADMIN']._serialized_start=2722
+  _globals['_ADMIN']._serialized_end=3386
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 import datetime
 
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -16,10 +17,23 @@ class EndpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENDPOINT_STATE_USABLE: _ClassVar[EndpointState]
     ENDPOINT_STATE_CONNECT_FAILING: _ClassVar[EndpointState]
     ENDPOINT_STATE_WEIGHT_ZERO: _ClassVar[EndpointState]
+    ENDPOINT_STATE_DRAINED: _ClassVar[EndpointState]
+
+class Override(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OVERRIDE_UNSPECIFIED: _ClassVar[Override]
+    OVERRIDE_NONE: _ClassVar[Override]
+    OVERRIDE_DRAIN: _ClassVar[Override]
+    OVERRIDE_PIN: _ClassVar[Override]
 ENDPOINT_STATE_UNSPECIFIED: EndpointState
 ENDPOINT_STATE_USABLE: EndpointState
 ENDPOINT_STATE_CONNECT_FAILING: EndpointState
 ENDPOINT_STATE_WEIGHT_ZERO: EndpointState
+ENDPOINT_STATE_DRAINED: EndpointState
+OVERRIDE_UNSPECIFIED: Override
+OVERRIDE_NONE: Override
+OVERRIDE_DRAIN: Override
+OVERRIDE_PIN: Override
 
 class ListServicesRequest(_message.Message):
     __slots__ = ()
@@ -70,7 +84,7 @@ class ListEndpointsResponse(_message.Message):
     def __init__(self, service: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
 
 class Endpoint(_message.Message):
-    __slots__ = ("address", "state", "zone", "labels", "static_weight", "in_flight", "connections", "picks_total", "successes_total", "failures_total", "mean_latency_s")
+    __slots__ = ("address", "state", "zone", "labels", "static_weight", "in_flight", "connections", "picks_total", "successes_total", "failures_total", "mean_latency_s", "override")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +103,7 @@ class Endpoint(_message.Message):
     SUCCESSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     MEAN_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     address: str
     state: EndpointState
     zone: str
@@ -100,7 +115,66 @@ class Endpoint(_message.Message):
     successes_total: int
     failures_total: int
     mean_latency_s: float
-    def __init__(self, address: _Optional[str] = ..., state: _Optional[_Union[EndpointState, str]] = ..., zone: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., static_weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., connections: _Optional[int] = ..., picks_total: _Optional[int] = ..., successes_total: _Optional[int] = ..., failures_total: _Optional[int] = ..., mean_latency_s: _Optional[float] = ...) -> None: ...
+    override: EndpointOverride
+    def __init__(self, address: _Optional[str] = ..., state: _Optional[_Union[EndpointState, str]] = ..., zone: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., static_weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., connections: _Optional[int] = ..., picks_total: _Optional[int] = ..., successes_total: _Optional[int] = ..., failures_total: _Optional[int] = ..., mean_latency_s: _Optional[float] = ..., override: _Optional[_Union[EndpointOverride, _Mapping]] = ...) -> None: ...
+
+class EndpointOverride(_message.Message):
+    __slots__ = ("kind", "expires_at")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    kind: Override
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, kind: _Optional[_Union[Override, str]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SetOverrideRequest(_message.Message):
+    __slots__ = ("service", "endpoint", "override", "duration")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    endpoint: str
+    override: Override
+    duration: _duration_pb2.Duration
+    def __init__(self, service: _Optional[str] = ..., endpoint: _Optional[str] = ..., override: _Optional[_Union[Override, str]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SetOverrideResponse(_message.Message):
+    __slots__ = ("service", "endpoint", "override", "endpoint_epoch")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    endpoint: str
+    override: EndpointOverride
+    endpoint_epoch: int
+    def __init__(self, service: _Optional[str] = ..., endpoint: _Optional[str] = ..., override: _Optional[_Union[EndpointOverride, _Mapping]] = ..., endpoint_epoch: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("service", "endpoint", "duration", "wait")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    endpoint: str
+    duration: _duration_pb2.Duration
+    wait: _duration_pb2.Duration
+    def __init__(self, service: _Optional[str] = ..., endpoint: _Optional[str] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("service", "endpoint", "override", "endpoint_epoch", "in_flight")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    endpoint: str
+    override: EndpointOverride
+    endpoint_epoch: int
+    in_flight: int
+    def __init__(self, service: _Optional[str] = ..., endpoint: _Optional[str] = ..., override: _Optional[_Union[EndpointOverride, _Mapping]] = ..., endpoint_epoch: _Optional[int] = ..., in_flight: _Optional[int] = ...) -> None: ...
 
 class GetWeightsRequest(_message.Message):
     __slots__ = ("service", "request_class")
