@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -27,11 +28,11 @@ def status(address: str, method: str, authority: str | None = None) -> grpc.Stat
     if authority is not None:
         options.append(("grpc.default_authority", authority))  # type: ignore[arg-type]
     with grpc.insecure_channel(address, options=options) as channel:
-        call = channel.unary_stream(f"/{SERVICE.full_name}/{method}")
+        call: Any = channel.unary_stream(f"/{SERVICE.full_name}/{method}")
         try:
             next(call(b"", timeout=patience_s()))
         except grpc.RpcError as error:
-            code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+            code: grpc.StatusCode = error.code()
             return code
     return grpc.StatusCode.OK
 
