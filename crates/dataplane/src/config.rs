@@ -6,6 +6,7 @@
 //! holds a valid one.
 
 mod balancer;
+mod health;
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 pub use balancer::*;
+pub use health::*;
 
 use crate::address::Address;
 use crate::error::ConfigError;
@@ -52,6 +54,11 @@ fn one() -> usize {
 /// Measured: a guess ten times too low costs nothing that can be measured (`algorithms.md` 3.4).
 fn assumed_sidecars() -> u32 {
     4
+}
+
+/// Envoy's default: with fewer than half of the endpoints well, all of them are used.
+fn half() -> f64 {
+    0.5
 }
 
 /// How a listener finds the service of a call.
@@ -146,6 +153,13 @@ pub struct ServiceConfig {
     /// How new endpoints get their first calls.
     #[serde(default)]
     pub slow_start: SlowStartConfig,
+    /// Whether and when calls that go wrong eject an endpoint.
+    #[serde(default)]
+    pub outlier_detection: Option<OutlierConfig>,
+    /// Share of the endpoints, 0..=1, below which those that are not well are used all the same;
+    /// 0: never.
+    #[serde(default = "half")]
+    pub panic_threshold: f64,
     /// Sidecars that call the service, this one included, while nobody tells; 1..=1000000.
     #[serde(default = "assumed_sidecars")]
     pub sidecars: u32,
@@ -422,6 +436,12 @@ impl ServiceConfig {
         check((1..=1_000_000).contains(&self.sidecars), at, || {
             "sidecars must be 1 to 1000000".into()
         })?;
+        check((0.0..=1.0).contains(&self.panic_threshold), at, || {
+            "panic_threshold must be 0 to 1".into()
+        })?;
+        if let Some(outlier) = &self.outlier_detection {
+            outlier.validate(&format!("{at}.outlier_detection"))?;
+        }
         self.slow_start.validate(&format!("{at}.slow_start"))?;
         self.balancer.validate(&format!("{at}.balancer"))?;
         for (index, route) in self.routes.iter().enumerate() {

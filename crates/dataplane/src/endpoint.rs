@@ -14,6 +14,7 @@ use crate::config::Override;
 use crate::grpc::Code;
 use crate::hash::hash;
 use crate::orca::Incarnation;
+use crate::outlier::Record;
 use crate::slow_start::FirstReady;
 
 /// Identity and live state.
@@ -33,6 +34,8 @@ pub struct Endpoint {
     pub state: State,
     /// When it could be picked first, for slow start.
     pub first_ready: FirstReady,
+    /// Whether its calls show that it is ill.
+    pub outlier: Record,
     /// When it was started, as it reports.
     pub incarnation: Incarnation,
 }
@@ -123,6 +126,7 @@ impl Endpoint {
             },
             state: State::default(),
             first_ready: FirstReady::default(),
+            outlier: Record::default(),
             incarnation: Incarnation::default(),
         }
     }

@@ -18,7 +18,7 @@ use h2::client::ResponseFuture;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Response};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::attempt::{Attempt, Sample};
 use crate::endpoint::Outcome;
@@ -303,11 +303,27 @@ impl Exchange {
         Fault::of_endpoint(&self.endpoint(), error)
     }
 
+    /// Nothing came of the answer, and at most a tenth of the call's time is left.
+    fn was_silent_to_the_deadline(&self) -> bool {
+        let (Down::Head(_), Some(timer)) = (&self.down, &self.timer) else {
+            return false;
+        };
+        let left = timer.deadline().saturating_duration_since(Instant::now());
+        let now_ns = self.guard.thread.clock.now_ns();
+        let passed_ns = now_ns.saturating_sub(self.guard.received_ns);
+        left.as_nanos() * 9 <= u128::from(passed_ns)
+    }
+
     /// Tells the client what it does not know yet, and the statistics what became of the attempt.
     /// What is left open of the endpoint's stream is reset with CANCEL when the exchange drops.
     fn conclude(&mut self, end: End) {
         let (outcome, code) = match end {
             End::Complete(code) => (Outcome::Answered(code), code),
+            // A client that leaves as its deadline passes, with nothing heard from the endpoint, has
+            // given it all the time there was: its clock began before ours, so it gives up first.
+            End::ClientGone if self.was_silent_to_the_deadline() => {
+                (Outcome::Answered(Code::DeadlineExceeded), Code::Cancelled)
+            }
             End::ClientGone => (Outcome::Censored(Code::Cancelled), Code::Cancelled),
             End::Failed(fault) => {
                 let status = fault.status();

@@ -173,6 +173,13 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
             Code::Unavailable,
             format!("no endpoint of `{service}` can take a call: an operator drained all of them"),
         ),
+        Refusal::NoneWell(count) => (
+            Code::Unavailable,
+            format!(
+                "no endpoint of `{service}` can take a call: of {count} all are ejected; \
+                 `panic_threshold` is 0"
+            ),
+        ),
         Refusal::MaxInflight(limit) => (
             Code::ResourceExhausted,
             format!("{limit} calls to `{service}` are in flight; `limits.max_inflight` is reached"),

@@ -4,10 +4,11 @@
 //! 1. `listener` accepts the connection and makes sure it speaks HTTP/2; `server` accepts its calls.
 //! 2. `proxy` takes over each call: `route` finds the service by authority, `deadline` fixes the
 //!    instant at which it must be over.
-//! 3. `service` holds the one immutable snapshot that the pick reads; `balancer` picks.
+//! 3. `service` holds the one immutable snapshot that the pick reads; `constraints` says among
+//!    whom, `balancer` picks.
 //! 4. `pool` has a connection to the endpoint with room for one more stream.
 //! 5. `exchange` moves frames both ways until the answer is complete; `grpc` reads its status.
-//! 6. `attempt` tells the balancer what became of it, `orca` what the endpoint reported;
+//! 6. `attempt` tells the balancer and `outlier` what became of it, `orca` what the endpoint reported;
 //!    `endpoint` and `histogram` count what happened; `metrics` shows it.
 //!
 //! `runtime` owns the data threads and is the handle of the control side. Nothing here knows
@@ -19,6 +20,7 @@ pub mod attempt;
 pub mod balancer;
 pub mod clock;
 pub mod config;
+mod constraints;
 pub mod deadline;
 mod drain;
 pub mod endpoint;
@@ -35,6 +37,7 @@ pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod orca;
+pub mod outlier;
 pub mod picker;
 mod pool;
 mod proxy;

@@ -11,8 +11,9 @@ use crate::endpoint::Endpoint;
 use crate::grpc::Code;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
 use crate::listener::{ListenerStats, Stranger};
+use crate::outlier::Cause;
 use crate::runtime::DataPlane;
-use crate::service::{Reason, ServiceStats};
+use crate::service::{Reason, ServiceStats, Snapshot};
 use crate::stats::Limit;
 
 /// The page under construction.
@@ -92,7 +93,7 @@ pub fn exposition(data_plane: &DataPlane) -> String {
     page.text
 }
 
-fn services(data_plane: &DataPlane) -> Vec<(String, std::sync::Arc<crate::service::Service>)> {
+fn services(data_plane: &DataPlane) -> Vec<NamedService> {
     let routing = data_plane.shared().routing.load();
     let mut services: Vec<_> = routing
         .services
@@ -198,6 +199,7 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
         };
         page.sample("attnroute_endpoints_usable", &[("service", name)], usable);
     }
+    ejections(page, &services);
     page.family(
         "attnroute_endpoint_requests_total",
         "counter",
@@ -253,6 +255,53 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
                 page.sample(family, &labels, read(endpoint));
             });
         }
+    }
+}
+
+type PerSnapshot = fn(&Snapshot) -> usize;
+type NamedService = (String, std::sync::Arc<crate::service::Service>);
+
+fn ejections(page: &mut Page, services: &[NamedService]) {
+    let gauges: [(&str, &str, PerSnapshot); 2] = [
+        (
+            "attnroute_endpoints_ejected",
+            "Endpoints that outlier detection keeps calls from",
+            |snapshot| {
+                let members = snapshot.members.iter();
+                members
+                    .filter(|member| member.endpoint.outlier.is_ejected())
+                    .count()
+            },
+        ),
+        (
+            "attnroute_panic",
+            "1 while endpoints that are not well are used, because too few are well",
+            |snapshot| usize::from(snapshot.panic),
+        ),
+    ];
+    for (family, help, read) in gauges {
+        page.family(family, "gauge", help);
+        for (name, service) in services {
+            page.sample(family, &[("service", name)], read(&service.snapshot()));
+        }
+    }
+    let family = "attnroute_endpoint_ejections_total";
+    page.family(family, "counter", "Ejections by the criterion that was met");
+    for (name, service) in services {
+        for (cause, count) in Cause::ALL.iter().zip(&service.stats.ejections) {
+            let labels = [("service", name.as_str()), ("reason", cause.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+    let family = "attnroute_endpoint_ejections_refused_total";
+    page.family(
+        family,
+        "counter",
+        "Ejections that outlier_detection.max_ejected forbade",
+    );
+    for (name, service) in services {
+        let count = service.stats.ejections_refused.load(Relaxed);
+        page.sample(family, &[("service", name)], count);
     }
 }
 

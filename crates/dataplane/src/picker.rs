@@ -63,6 +63,7 @@ impl Picker {
     /// No endpoint can take a call.
     pub fn pick(&mut self, now_ns: u64, request: RequestInfo) -> Result<(u32, Reason), Refusal> {
         self.now_ns = self.now_ns.max(now_ns);
+        self.service.maintain(now_ns);
         let snapshot = self.service.snapshot();
         let attempt = self
             .service

@@ -230,7 +230,9 @@ impl Call {
                 Err(error) => error,
             };
             let again = match error {
-                LeaseError::Connect(_) => tries < CONNECT_TRIES && !self.service.snapshot().panic,
+                LeaseError::Connect(_) => {
+                    tries < CONNECT_TRIES && self.service.snapshot().reachable
+                }
                 LeaseError::Removed => tries < CONNECT_TRIES,
                 LeaseError::StreamLimit => {
                     self.thread.shared.stats.hit(Limit::ConnectionsPerEndpoint);

@@ -357,7 +357,12 @@ impl DataPlane {
                     going_away: away,
                     force: forced,
                 });
-                runtime.block_on(run(thread, received));
+                runtime.block_on(async {
+                    if index == 0 {
+                        tokio::task::spawn_local(maintain(Rc::clone(&thread)));
+                    }
+                    run(thread, received).await;
+                });
             })?;
         Ok(ThreadHandle {
             commands,
@@ -371,6 +376,22 @@ impl DataPlane {
 impl Drop for DataPlane {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// How often endpoints are looked at besides the calls: ejections that end, intervals to judge.
+const MAINTENANCE: Duration = Duration::from_millis(100);
+
+/// Looks after every service; on one thread, because services are shared.
+async fn maintain(thread: Rc<Thread>) {
+    let mut ticks = tokio::time::interval(MAINTENANCE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let routing = thread.shared.routing.load();
+        for service in routing.services.values() {
+            service.maintain(thread.clock.now_ns());
+        }
     }
 }
 

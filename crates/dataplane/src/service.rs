@@ -16,11 +16,13 @@ use parking_lot::Mutex;
 pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::balancer::{Balancer, View};
 use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
+use crate::constraints::Candidates;
 use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
 use crate::histogram::Histogram;
 use crate::orca::{Claims, LoadReport, MetricNames};
+use crate::outlier::{Cause, Outlier};
 pub use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::route::Routes;
@@ -39,11 +41,13 @@ pub struct Snapshot {
     pub members: Arc<[Member]>,
     /// Indices of members that may take calls, ascending.
     pub usable: Box<[u32]>,
-    /// Connects to every endpoint fail: `usable` holds them all again, so that calls find out
-    /// at once when one comes back.
+    /// Endpoints that are not well are in `usable` all the same, because too few are.
     pub panic: bool,
     /// An operator's pins say whom `usable` holds.
     pub pinned: bool,
+    /// Connects to some endpoint work. Else `usable` holds all of them, so that calls find out at
+    /// once when one comes back.
+    pub reachable: bool,
     /// The rule, prepared for `usable`.
     pub balancer: Balancer,
     /// Settings of the service that calls need.
@@ -65,6 +69,10 @@ pub struct Settings {
     pub routes: Routes,
     /// Whether and how new endpoints get fewer calls.
     pub slow_start: Option<SlowStart>,
+    /// Whether and when calls that go wrong eject an endpoint.
+    pub outlier: Option<Outlier>,
+    /// Share of the endpoints that must be well.
+    pub panic_threshold: f64,
     /// Metrics that the balancer wants to see in load reports.
     pub metric_names: MetricNames,
     /// Request header that calls are placed by.
@@ -80,6 +88,8 @@ pub enum Refusal {
     AllWeightZero,
     /// An operator drained every endpoint whose static weight is not 0.
     AllDrained,
+    /// That many endpoints take calls, and none of them is well; the panic threshold is 0.
+    NoneWell(u32),
     /// `limits.max_inflight` is reached.
     MaxInflight(u32),
 }
@@ -101,6 +111,10 @@ pub struct ServiceStats {
     pub response_bytes: AtomicU64,
     /// Calls whose first connect failed and that went to another endpoint instead.
     pub connect_retries: AtomicU64,
+    /// Ejections by cause.
+    pub ejections: [AtomicU64; Cause::ALL.len()],
+    /// Ejections that `outlier_detection.max_ejected` forbade.
+    pub ejections_refused: AtomicU64,
     /// Load reports that could not be read.
     pub malformed_reports: AtomicU64,
 }
@@ -113,6 +127,8 @@ pub struct Service {
     /// Counters.
     pub stats: ServiceStats,
     snapshot: ArcSwap<Snapshot>,
+    /// When [`Service::maintain`] has something to do next.
+    due_ns: AtomicU64,
     writer: Mutex<Writer>,
 }
 
@@ -122,6 +138,8 @@ struct Writer {
     rng: Rng,
     /// Sidecars that call the service, as far as somebody told.
     sidecars: Option<u32>,
+    /// When the current interval of outlier detection ends.
+    judged_ns: Option<u64>,
     /// Attempts in flight, over all endpoints.
     in_flight: Arc<AtomicU32>,
     /// Endpoints that left the set while something still held them.
@@ -140,6 +158,7 @@ impl Service {
             usable: Box::new([]),
             panic: false,
             pinned: false,
+            reachable: true,
             settings: Arc::new(Settings::new(&config)),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
@@ -148,10 +167,12 @@ impl Service {
             name: config.name.clone(),
             stats: ServiceStats::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
+            due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 config,
                 rng,
                 sidecars: None,
+                judged_ns: None,
                 in_flight: Arc::default(),
                 leaving: Vec::new(),
             }),
@@ -169,6 +190,7 @@ impl Service {
         let current = self.snapshot.load();
         let settings = Arc::new(Settings::new(&config));
         writer.config = config;
+        self.due_ns.store(0, Relaxed);
         self.publish(
             &mut writer,
             current.epoch,
@@ -238,8 +260,7 @@ impl Service {
         let current = self.snapshot.load();
         let sidecars = Some(sidecars.max(1));
         if std::mem::replace(&mut writer.sidecars, sidecars) != sidecars {
-            let (members, settings) = (Arc::clone(&current.members), Arc::clone(&current.settings));
-            self.publish(&mut writer, current.epoch, members, settings);
+            self.republish(&mut writer, &current);
         }
     }
 
@@ -252,10 +273,12 @@ impl Service {
         if endpoint.live.failing.swap(failing, Relaxed) == failing {
             return;
         }
+        if failing {
+            endpoint.outlier.connect_failed();
+        }
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();
-        let (members, settings) = (Arc::clone(&current.members), Arc::clone(&current.settings));
-        self.publish(&mut writer, current.epoch, members, settings);
+        self.republish(&mut writer, &current);
     }
 
     fn publish(
@@ -265,23 +288,12 @@ impl Service {
         members: Arc<[Member]>,
         settings: Arc<Settings>,
     ) {
-        let candidates = |skip_failing: bool| -> Box<[u32]> {
-            (0_u32..)
-                .zip(members.iter())
-                .filter(|(_, member)| {
-                    let failing = member.endpoint.live.failing.load(Relaxed);
-                    member.takes_calls() && !(skip_failing && failing)
-                })
-                .map(|(index, _)| index)
-                .collect()
-        };
-        let healthy = candidates(true);
-        let (usable, panic) = if healthy.is_empty() {
-            (candidates(false), true)
-        } else {
-            (healthy, false)
-        };
-        let panic = panic && !usable.is_empty();
+        self.hold_to_limit(&members, settings.outlier.as_ref());
+        let Candidates {
+            usable,
+            panic,
+            reachable,
+        } = Candidates::of(&members, settings.panic_threshold);
         let (usable, pinned) = restrict_to_pinned(&members, usable);
         let previous = self.snapshot.load();
         let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
@@ -299,11 +311,129 @@ impl Service {
             usable,
             panic,
             pinned,
+            reachable,
             balancer,
             sidecars,
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
         }));
+    }
+
+    /// Ends ejections whose time is over, and judges the interval that has ended. Cheap while
+    /// neither is due; to be called a few times a second.
+    pub fn maintain(&self, now_ns: u64) {
+        if now_ns < self.due_ns.load(Relaxed) {
+            return;
+        }
+        let mut writer = self.writer.lock();
+        let current = self.snapshot.load();
+        let Some(outlier) = &current.settings.outlier else {
+            writer.judged_ns = None;
+            self.due_ns.store(u64::MAX, Relaxed);
+            return;
+        };
+        let mut changed = false;
+        for member in current.members.iter() {
+            let record = &member.endpoint.outlier;
+            if record.is_ejected() && record.until_ns() <= now_ns {
+                self.restore(&member.endpoint);
+                changed = true;
+            }
+        }
+        if let Some(interval_ns) = outlier.interval_ns() {
+            let due_ns = *writer.judged_ns.get_or_insert(now_ns) + interval_ns;
+            if due_ns <= now_ns {
+                writer.judged_ns = Some(now_ns);
+                for (index, cause) in outlier.judge(&current.members) {
+                    let endpoint = &current.members[index as usize].endpoint;
+                    changed |= self.try_eject(&current, endpoint, now_ns, cause);
+                }
+            }
+        }
+        self.set_due(&current, writer.judged_ns);
+        if changed {
+            self.republish(&mut writer, &current);
+        }
+    }
+
+    /// Ejects for failures in a row.
+    fn eject(&self, endpoint: &Arc<Endpoint>, now_ns: u64) {
+        let mut writer = self.writer.lock();
+        let current = self.snapshot.load();
+        let mut members = current.members.iter();
+        if members.any(|member| Arc::ptr_eq(&member.endpoint, endpoint))
+            && self.try_eject(&current, endpoint, now_ns, Cause::ConsecutiveErrors)
+        {
+            self.set_due(&current, writer.judged_ns);
+            self.republish(&mut writer, &current);
+        }
+    }
+
+    /// Ejects within the limit, under the writer's lock. True if it did.
+    fn try_eject(
+        &self,
+        current: &Snapshot,
+        endpoint: &Endpoint,
+        now_ns: u64,
+        cause: Cause,
+    ) -> bool {
+        let Some(outlier) = &current.settings.outlier else {
+            return false;
+        };
+        if endpoint.outlier.is_ejected() {
+            return false;
+        }
+        let ejected = current.members.iter();
+        let ejected = ejected.filter(|member| member.endpoint.outlier.is_ejected());
+        if ejected.count() >= outlier.limit(&current.members) {
+            self.stats.ejections_refused.fetch_add(1, Relaxed);
+            return false;
+        }
+        let length_ns = outlier.eject(endpoint, now_ns);
+        self.stats.ejections[cause as usize].fetch_add(1, Relaxed);
+        let (cause, for_ms) = (cause.name(), length_ns / 1_000_000);
+        tracing::warn!(service = %self.name, endpoint = %endpoint.name, cause, for_ms, "endpoint ejected");
+        true
+    }
+
+    fn restore(&self, endpoint: &Endpoint) {
+        endpoint.outlier.restore();
+        endpoint.first_ready.clear();
+        tracing::info!(service = %self.name, endpoint = %endpoint.name, "endpoint is back");
+    }
+
+    /// Takes back what is more than the limit of a set that has shrunk, or of a new policy.
+    fn hold_to_limit(&self, members: &[Member], outlier: Option<&Outlier>) {
+        let limit = outlier.map_or(0, |outlier| outlier.limit(members));
+        let mut ejected: Vec<_> = members
+            .iter()
+            .map(|member| &member.endpoint)
+            .filter(|endpoint| endpoint.outlier.is_ejected())
+            .collect();
+        let over = ejected.len().saturating_sub(limit);
+        ejected.sort_by_key(|endpoint| endpoint.outlier.until_ns());
+        ejected[..over]
+            .iter()
+            .for_each(|endpoint| self.restore(endpoint));
+    }
+
+    fn set_due(&self, current: &Snapshot, judged_ns: Option<u64>) {
+        let outlier = current.settings.outlier.as_ref();
+        let interval_ns = outlier.and_then(Outlier::interval_ns);
+        let judgement = judged_ns.zip(interval_ns).map(|(at, length)| at + length);
+        let ends = current
+            .members
+            .iter()
+            .map(|member| &member.endpoint.outlier);
+        let ends = ends.filter(|record| record.is_ejected());
+        let due = ends.map(|record| record.until_ns()).chain(judgement).min();
+        self.due_ns.store(due.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// A snapshot of the same endpoints and settings, because something about one has changed.
+    fn republish(&self, writer: &mut Writer, current: &Snapshot) {
+        let (members, settings) = (Arc::clone(&current.members), Arc::clone(&current.settings));
+        self.publish(writer, current.epoch, members, settings);
     }
 
     /// Chooses the endpoint of the next attempt: its index and the reason. `now_ns` is when the
@@ -361,6 +491,11 @@ impl Service {
     pub fn end_attempt(&self, mut attempt: Attempt, now_ns: u64, sample: &Sample<'_>) {
         attempt.close(sample.outcome, sample.latency_ns);
         let snapshot = self.snapshot();
+        if let Some(outlier) = &snapshot.settings.outlier {
+            if outlier.ended(attempt.endpoint(), sample.outcome) {
+                self.eject(attempt.endpoint(), now_ns);
+            }
+        }
         snapshot
             .balancer
             .ended(snapshot.view(), &attempt, now_ns, sample);
@@ -451,10 +586,11 @@ impl Snapshot {
     /// Why a set with endpoints has no usable one.
     fn refusal(&self) -> Refusal {
         let has_weight = |member: &Member| member.static_weight > 0.0;
-        if self.members.iter().any(has_weight) {
-            Refusal::AllDrained
-        } else {
-            Refusal::AllWeightZero
+        let takers = self.members.iter().filter(|member| member.takes_calls());
+        match u32::try_from(takers.count()).unwrap_or(u32::MAX) {
+            0 if self.members.iter().any(has_weight) => Refusal::AllDrained,
+            0 => Refusal::AllWeightZero,
+            count => Refusal::NoneWell(count),
         }
     }
 
@@ -498,6 +634,8 @@ impl Settings {
             connection: config.connection.clone(),
             routes: Routes::new(&config.routes),
             slow_start: SlowStart::new(config.slow_start),
+            outlier: config.outlier_detection.map(Outlier::new),
+            panic_threshold: config.panic_threshold,
             metric_names: MetricNames::new(config.balancer.metric_names()),
             hash_header: config.balancer.hash_header(),
         }

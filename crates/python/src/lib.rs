@@ -258,5 +258,5 @@ mod _dataplane {
     use super::sim::{check_balancer, check_scenario, simulate};
 
     #[pymodule_export]
-    const ABI_VERSION: u32 = 1;
+    const ABI_VERSION: u32 = 2;
 }

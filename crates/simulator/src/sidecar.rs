@@ -79,6 +79,7 @@ impl Sidecar {
 
     /// Picks an endpoint for a call; None if there is none.
     pub(crate) fn call(&mut self, now_ns: u64, request: RequestInfo) -> Option<Attempt> {
+        self.service.maintain(now_ns);
         let snapshot = self.service.snapshot();
         let attempt = self
             .service

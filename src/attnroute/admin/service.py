@@ -350,12 +350,14 @@ def _state(endpoint: EndpointInfo, row: np.void) -> pb.EndpointState:
         return pb.ENDPOINT_STATE_WEIGHT_ZERO
     if row["failing"]:
         return pb.ENDPOINT_STATE_CONNECT_FAILING
+    if row["ejected"]:
+        return pb.ENDPOINT_STATE_EJECTED
     return pb.ENDPOINT_STATE_USABLE
 
 
 def _comparable(info: ServiceInfo, snapshot: ServiceSnapshot) -> tuple[object, ...]:
     """What a change of is worth a message: weights, set, state; not counters or shares."""
-    columns = ("id", "weight", "usable", "failing", "static_weight")
+    columns = ("id", "weight", "usable", "failing", "ejected", "static_weight")
     values = (snapshot.rows[column].tobytes() for column in columns)
     return (info.balancer, snapshot.endpoint_epoch, *values)
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from attnroute.policy.balancers import balancer_json
+from attnroute.policy.health import outlier_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.schema import Listener, Route, Service
 
@@ -62,6 +63,8 @@ def _service(name: str, service: Service) -> dict[str, Any]:
         "name": name,
         "authorities": list(service.authorities),
         "balancer": balancer_json(service.balancer),
+        "outlier_detection": outlier_json(service.outlier_detection),
+        "panic_threshold": service.panic_threshold,
         "slow_start": {
             "window_ms": _ms(service.slow_start.window),
             "aggression": service.slow_start.aggression,

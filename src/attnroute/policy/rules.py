@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from attnroute.errors import Problem
 from attnroute.policy import scalars
+from attnroute.policy.health import OutlierDetection
 from attnroute.policy.schema import Connection, Drain, EndpointSource, ServiceLimits
 from attnroute.policy.tree import Tree
 
@@ -38,6 +39,13 @@ def check_policy(tree: Tree) -> list[Problem]:
         problems += _routes(tree, at)
         problems += _balancer(tree, at)
         problems += _order(tree, (*at, "connection"), "backoff_base", "backoff_max", Connection())
+        problems += _order(
+            tree,
+            (*at, "outlier_detection"),
+            "base_ejection",
+            "max_ejection",
+            OutlierDetection(),
+        )
     return problems
 
 

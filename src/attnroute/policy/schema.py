@@ -26,8 +26,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from attnroute.policy import scalars
-from attnroute.policy.balancers import Balancer, LeastRequest, SlowStart
+from attnroute.policy.balancers import Balancer, LeastRequest, Share, SlowStart
 from attnroute.policy.fields import Parsed, Strict, duration, size
+from attnroute.policy.health import OutlierDetection
 from attnroute.types import EndpointSpec
 
 __all__ = [
@@ -354,7 +355,6 @@ class Service(Strict):
             "concurrency",
             "request_class",
             "health",
-            "outlier_detection",
         ),
         "a later version",
     )
@@ -369,6 +369,15 @@ class Service(Strict):
     balancer: Balancer = Field(
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",
+    )
+    outlier_detection: OutlierDetection | None = Field(
+        default=None,
+        description="Whether and when calls that go wrong eject an endpoint; default off.",
+    )
+    panic_threshold: Share = Field(
+        default=0.5,
+        description="Share of the endpoints below which those that are not well are used all the "
+        "same; 0: never.",
     )
     slow_start: SlowStart = Field(
         default=SlowStart(), description="How new endpoints get their first calls."

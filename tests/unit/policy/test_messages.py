@@ -21,7 +21,7 @@ BALANCERS = (
             "outlier_detecton: {}",
             (
                 "4:9: unknown key `outlier_detecton` in `services.cart`; did you mean "
-                "`outlier_detection`, which comes in a later version?"
+                "`outlier_detection`?"
             ),
         ),
         ("limts: {}", "4:9: unknown key `limts` in `services.cart`; did you mean `limits`?"),
@@ -51,8 +51,8 @@ BALANCERS = (
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `slow_start`, `limits`, `connection`, `routes`, keys of your own "
-                "begin with `x-`"
+                "`balancer`, `outlier_detection`, `panic_threshold`, `slow_start`, `limits`, "
+                "`connection`, `routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.

@@ -392,13 +392,13 @@ impl SlowStartConfig {
     }
 }
 
-fn positive(value: u64, at: &str, key: &str) -> Result<(), ConfigError> {
+pub(super) fn positive(value: u64, at: &str, key: &str) -> Result<(), ConfigError> {
     check(value > 0, &format!("{at}.{key}"), || {
         "must be positive".into()
     })
 }
 
-fn within(
+pub(super) fn within(
     value: f64,
     range: std::ops::RangeInclusive<f64>,
     at: &str,
