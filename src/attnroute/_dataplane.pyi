@@ -61,6 +61,10 @@ class DataPlane:
     def snapshot(self, service: str) -> tuple[int, bytes]:
         """(endpoint epoch, ENDPOINT_DTYPE rows in index order): live counters, read now."""
 
+    def reported(self, service: str, endpoint: str, report: bytes) -> bool:
+        """Takes in a serialised `xds.data.orca.v3.OrcaLoadReport` that came out of band. False if
+        no endpoint of the service has that address. What is no report is counted as malformed."""
+
     def metrics(self) -> bytes:
         """Prometheus text, format 0.0.4, of everything the data plane counts."""
 

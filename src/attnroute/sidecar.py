@@ -49,6 +49,7 @@ from attnroute.policy.load import (
 )
 from attnroute.policy.schema import EndpointSource, Service
 from attnroute.policy.watch import FileWatcher, watch_policy
+from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
 
 __all__ = ["Options", "run"]
@@ -96,6 +97,7 @@ class Plane(Protocol):
     def apply_endpoints(self, service: str, endpoints: bytes) -> int: ...
     def endpoints(self, service: str) -> tuple[int, bytes]: ...
     def snapshot(self, service: str) -> tuple[int, bytes]: ...
+    def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
     def pending(self) -> list[str]: ...
     def drain(self, linger_ms: int, limit_ms: int) -> bool: ...
@@ -216,6 +218,7 @@ class Sidecar:
         self._telemetry = Telemetry(plane, clock)
         self._overrides = Overrides(plane, clock)
         self._sources = Sources(self._overrides, self._metrics, self._state_changed.set)
+        self._reports = OutOfBandReports(plane, self._metrics)
         service = AdminService(
             self,
             self._telemetry,
@@ -349,8 +352,21 @@ class Sidecar:
             began_s = time.perf_counter()
             self._overrides.expire()
             self._telemetry.sample(self._loaded.policy.services)
+            self._reports.replace(self._report_plans())
             self._metrics.tick_duration.observe(time.perf_counter() - began_s)
             await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    def _report_plans(self) -> Mapping[str, OrcaPlan]:
+        """Who is asked for load reports between calls: an endpoint that is new waits one tick."""
+        return {
+            name: OrcaPlan(
+                asked.interval,
+                asked.max_endpoints,
+                tuple(endpoint.address for endpoint in self._telemetry.read(name).endpoints),
+            )
+            for name, service in self._loaded.policy.services.items()
+            if (asked := service.load_reports.out_of_band) is not None
+        }
 
     def _watch_again(self) -> None:
         """Follows the policy file from the content that was looked at last. Begun anew whenever a
@@ -510,6 +526,7 @@ class Sidecar:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sources.close()
+        await self._reports.close()
         await self._admin.stop()
         await self._http.stop()
         await asyncio.to_thread(self._plane.stop)

@@ -21,9 +21,11 @@ DOC = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
-    """A sidecar that has seen good calls, a refused one and a failed reload."""
-    policy = minimal_policy(address)
+    """A sidecar that has seen good calls, a refused one, no load report and a failed reload."""
+    policy = minimal_policy(address, extra="    load_reports: {out_of_band: {interval: 1s}}\n")
     sidecar = start_sidecar(policy)
+    # The peer does not serve it, so every family of it has a series.
+    sidecar.until(lambda: sidecar.metric("attnroute_out_of_band_failures_total"), "a refusal")
     with sync_channel(sidecar.address) as channel:
         for _ in range(CALLS):
             unary(channel)

@@ -28,6 +28,7 @@ class FakePlane:
         self._next_id = 1
         self.refuse: dict[str, str] = {}
         self.snapshots_taken = 0
+        self.reports: list[tuple[str, str, bytes]] = []
         self.lists_taken = 0
 
     def apply_endpoints(self, service: str, endpoints: bytes) -> int:
@@ -75,6 +76,12 @@ class FakePlane:
         self.snapshots_taken += 1
         state = self._find(service)
         return state.epoch, state.table.tobytes()
+
+    def reported(self, service: str, endpoint: str, report: bytes) -> bool:
+        known = any(entry["address"] == endpoint for entry in self._find(service).listed)
+        if known:
+            self.reports.append((service, endpoint, report))
+        return known
 
     def _find(self, service: str) -> _Service:
         if service not in self._services:

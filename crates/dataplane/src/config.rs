@@ -18,6 +18,7 @@ pub use health::*;
 
 use crate::address::Address;
 use crate::error::ConfigError;
+use crate::orca::{MetricNames, OWN_NAMES};
 
 /// Version of the JSON form. A data plane accepts exactly its own: both sides ship in one package.
 pub const CONFIG_VERSION: u32 = 1;
@@ -163,6 +164,12 @@ pub struct ServiceConfig {
     /// Sidecars that call the service, this one included, while nobody tells; 1..=1000000.
     #[serde(default = "assumed_sidecars")]
     pub sidecars: u32,
+    /// How load reports are read.
+    #[serde(default)]
+    pub load_reports: LoadReportsConfig,
+    /// Whether they are kept from clients.
+    #[serde(default)]
+    pub strip_load_reports: bool,
     /// Limits of this service.
     #[serde(default)]
     pub limits: ServiceLimits,
@@ -172,6 +179,16 @@ pub struct ServiceConfig {
     /// Per-path settings; the first exact path wins, then the longest prefix.
     #[serde(default)]
     pub routes: Vec<RouteConfig>,
+}
+
+/// How the load reports of a service are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoadReportsConfig {
+    /// By name of ours (`attnroute.inflight`, ...) the one under which the application reports the
+    /// value: `named_metrics.<name>`, `cpu_utilization`, `mem_utilization` or
+    /// `application_utilization`.
+    pub names: BTreeMap<String, String>,
 }
 
 /// Limits of one service.
@@ -441,6 +458,15 @@ impl ServiceConfig {
         })?;
         if let Some(outlier) = &self.outlier_detection {
             outlier.validate(&format!("{at}.outlier_detection"))?;
+        }
+        for (own, other) in &self.load_reports.names {
+            let at = format!("{at}.load_reports.names");
+            check(OWN_NAMES.contains(&own.as_str()), &at, || {
+                format!("`{own}` is none of {}", OWN_NAMES.join(", "))
+            })?;
+            check(MetricNames::is_valid(other), &at, || {
+                format!("`{other}` names no value of a load report")
+            })?;
         }
         self.slow_start.validate(&format!("{at}.slow_start"))?;
         self.balancer.validate(&format!("{at}.balancer"))?;

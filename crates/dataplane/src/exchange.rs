@@ -25,7 +25,7 @@ use crate::endpoint::Outcome;
 use crate::fault::Fault;
 use crate::framing::Framing;
 use crate::grpc::{self, Code};
-use crate::orca::Claims;
+use crate::orca::{Claims, LOAD_METRICS};
 use crate::pool::Lease;
 use crate::runtime::Thread;
 use crate::server::Slot;
@@ -229,7 +229,7 @@ impl Exchange {
             Ok(response) => response,
             Err(error) => return Poll::Ready(Some(End::Failed(self.fault_of(&error)))),
         };
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         let end_of_stream = body.is_end_stream();
         self.grpc = grpc::is_grpc(&head.headers);
         self.code = match head.status.as_u16() {
@@ -239,7 +239,7 @@ impl Exchange {
         if end_of_stream {
             // Only END_STREAM makes a header block Trailers-Only (H2-05).
             self.code = grpc::status_code(&head.headers).unwrap_or(self.code);
-            self.claims = Claims::of(&head.headers);
+            self.claims = take_claims(self.guard.service.as_deref(), &mut head.headers);
         }
         let mut response = Response::new(());
         *response.status_mut() = head.status;
@@ -268,10 +268,10 @@ impl Exchange {
         }));
         Poll::Ready(match moved {
             Ok(Source::Ended) => End::Complete(self.code),
-            Ok(Source::Trailers(trailers)) => {
+            Ok(Source::Trailers(mut trailers)) => {
                 let code = grpc::status_code(&trailers);
                 let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
-                self.claims = Claims::of(&trailers);
+                self.claims = take_claims(self.guard.service.as_deref(), &mut trailers);
                 match pump.to.send_trailers(trailers) {
                     Ok(()) => End::Complete(code),
                     Err(_) => End::ClientGone,
@@ -365,6 +365,17 @@ impl Future for Exchange {
         self.conclude(end);
         Poll::Ready(())
     }
+}
+
+/// What trailers tell the sidecar. It stays in them for the client, unless the policy keeps load
+/// reports from it.
+fn take_claims(service: Option<&Service>, trailers: &mut HeaderMap) -> Option<Box<Claims>> {
+    let claims = Claims::of(trailers)?;
+    let strips = |service: &Service| service.snapshot().settings.strip_load_reports;
+    if claims.has_report() && service.is_some_and(strips) {
+        trailers.remove(&LOAD_METRICS);
+    }
+    Some(claims)
 }
 
 fn count(bytes: &AtomicU64, part: &[u8]) {

@@ -163,6 +163,12 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
             page.sample(name, &[("service", service)], read(stats));
         }
     }
+    let family = "attnroute_malformed_load_reports_total";
+    page.family(family, "counter", "Load reports that could not be read");
+    for (name, service) in &services {
+        let count = service.stats.malformed_reports.load(Relaxed);
+        page.sample(family, &[("service", name)], count);
+    }
     page.family("attnroute_picks_total", "counter", "Picks by reason");
     for (name, service) in &services {
         for (reason, count) in Reason::ALL.iter().zip(&service.stats.picks) {

@@ -5,7 +5,7 @@
 //! is a claim of somebody else: every value is checked where it comes in, and one that is not
 //! finite, negative or absurd counts as absent (LB-17). A report never fails a call.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -68,9 +68,33 @@ pub struct LoadReport {
     pub started_s: Option<f64>,
 }
 
-/// Metrics that a balancer is configured to go by (gRFC A114).
+/// Where the values of a report stand, beyond the fields of its message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MetricNames(Box<[Metric]>);
+pub struct MetricNames {
+    /// What a balancer is configured to go by (gRFC A114).
+    metrics: Box<[Metric]>,
+    /// Where the application reports the value of each of [`OWN_NAMES`], if elsewhere.
+    others: [Option<Metric>; OWN_NAMES.len()],
+}
+
+/// Named metrics that mean something here. An application that has such a value under another name
+/// need not be changed: the policy says which one it is.
+pub const OWN_NAMES: [&str; 5] = [
+    "attnroute.inflight",
+    "attnroute.queue",
+    "attnroute.concurrency",
+    "attnroute.service_time_s",
+    "attnroute.started_s",
+];
+
+/// Largest value that is believed of each of them.
+const OWN_MAX: [f64; OWN_NAMES.len()] = [
+    CALLS_MAX,
+    CALLS_MAX,
+    CALLS_MAX,
+    SERVICE_TIME_S_MAX,
+    STARTED_S_MAX,
+];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Metric {
@@ -105,16 +129,34 @@ struct Wire {
 pub struct Malformed;
 
 impl MetricNames {
-    /// From names that a configuration was found valid with.
+    /// From names that a configuration was found valid with: of the metrics that a balancer goes
+    /// by, and by name of ours that of the application.
     #[must_use]
-    pub fn new(names: &[String]) -> Self {
-        let metric = |name: &String| match name.as_str() {
-            "cpu_utilization" => Metric::Cpu,
-            "mem_utilization" => Metric::Mem,
-            "application_utilization" => Metric::Application,
-            name => Metric::Named(name.trim_start_matches("named_metrics.").to_owned()),
-        };
-        Self(names.iter().map(metric).collect())
+    pub fn new(metrics: &[String], others: &BTreeMap<String, String>) -> Self {
+        Self {
+            metrics: metrics.iter().map(|name| Metric::new(name)).collect(),
+            others: OWN_NAMES.map(|own| others.get(own).map(|name| Metric::new(name))),
+        }
+    }
+
+    /// Whether a text names a value of a report.
+    #[must_use]
+    pub fn is_valid(name: &str) -> bool {
+        match Metric::new(name) {
+            Metric::Named(rest) => rest != name && !rest.is_empty(),
+            Metric::Cpu | Metric::Mem | Metric::Application => true,
+        }
+    }
+}
+
+impl Metric {
+    fn new(name: &str) -> Self {
+        match name {
+            "cpu_utilization" => Self::Cpu,
+            "mem_utilization" => Self::Mem,
+            "application_utilization" => Self::Application,
+            name => Self::Named(name.strip_prefix("named_metrics.").unwrap_or(name).into()),
+        }
     }
 }
 
@@ -162,20 +204,33 @@ impl LoadReport {
             application_utilization: plain(wire.application_utilization, UTILIZATION_MAX),
             qps: plain(rps, RATE_MAX),
             eps: plain(wire.eps, RATE_MAX),
-            metric: None,
-            inflight: named("attnroute.inflight", CALLS_MAX),
-            queue: named("attnroute.queue", CALLS_MAX),
-            concurrency: named("attnroute.concurrency", CALLS_MAX).filter(|calls| *calls >= 1.0),
-            service_time_s: named("attnroute.service_time_s", SERVICE_TIME_S_MAX),
-            started_s: named("attnroute.started_s", STARTED_S_MAX),
+            ..Self::default()
         };
-        let value = |metric: &Metric| match metric {
-            Metric::Cpu => report.cpu_utilization,
-            Metric::Mem => report.mem_utilization,
-            Metric::Application => report.application_utilization,
-            Metric::Named(name) => named(name, METRIC_MAX).filter(|value| *value > 0.0),
+        let value = |metric: &Metric, most: f64| match metric {
+            Metric::Cpu => report.cpu_utilization.filter(|value| *value <= most),
+            Metric::Mem => report.mem_utilization.filter(|value| *value <= most),
+            Metric::Application => report
+                .application_utilization
+                .filter(|value| *value <= most),
+            Metric::Named(name) => named(name, most),
         };
-        report.metric = names.0.iter().filter_map(value).reduce(f64::max);
+        let own: [Option<f64>; OWN_NAMES.len()] = std::array::from_fn(|index| {
+            let other = names.others[index].as_ref();
+            let mapped = other.and_then(|metric| value(metric, OWN_MAX[index]));
+            mapped.or_else(|| named(OWN_NAMES[index], OWN_MAX[index]))
+        });
+        let metrics = names.metrics.iter();
+        report.metric = metrics
+            .filter_map(|metric| value(metric, METRIC_MAX).filter(|value| *value > 0.0))
+            .reduce(f64::max);
+        [
+            report.inflight,
+            report.queue,
+            report.concurrency,
+            report.service_time_s,
+            report.started_s,
+        ] = own;
+        report.concurrency = report.concurrency.filter(|calls| *calls >= 1.0);
         Ok(report)
     }
 }
@@ -209,7 +264,14 @@ impl Claims {
     /// There is one and it cannot be read.
     #[must_use]
     pub fn report(&self, names: &MetricNames) -> Option<Result<LoadReport, Malformed>> {
-        (!self.reports.is_empty()).then(|| LoadReport::of_values(&self.reports, names))
+        self.has_report()
+            .then(|| LoadReport::of_values(&self.reports, names))
+    }
+
+    /// Whether there is something that may be one.
+    #[must_use]
+    pub fn has_report(&self) -> bool {
+        !self.reports.is_empty()
     }
 
     /// How long the endpoint asked not to be called again.
@@ -265,7 +327,7 @@ impl Incarnation {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{BTreeMap, HashMap};
 
     use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
     use base64::Engine;
@@ -297,7 +359,12 @@ mod tests {
 
     fn names(names: &[&str]) -> MetricNames {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        MetricNames::new(&names)
+        MetricNames::new(&names, &BTreeMap::new())
+    }
+
+    fn mapped(pairs: &[(&str, &str)]) -> MetricNames {
+        let owned = |&(own, other): &(&str, &str)| (own.to_owned(), other.to_owned());
+        MetricNames::new(&[], &pairs.iter().map(owned).collect())
     }
 
     fn decode(wire: &Wire) -> LoadReport {
@@ -355,6 +422,51 @@ mod tests {
             Some(1.5)
         );
         assert_eq!(metric(&["named_metrics.other"]), None);
+    }
+
+    #[test]
+    fn values_under_other_names_are_used() {
+        let named = [
+            ("queue_length", 0.0),
+            ("workers", 0.5),
+            ("attnroute.queue", 2.0),
+        ];
+        let bytes = Wire {
+            cpu_utilization: 0.25,
+            named_metrics: HashMap::from(named.map(|(name, value)| (name.to_owned(), value))),
+            ..Wire::default()
+        }
+        .encode_to_vec();
+        let read =
+            |pairs: &[(&str, &str)]| LoadReport::decode(&bytes, &mapped(pairs)).expect("a report");
+        // A count of 0 is one; a concurrency below 1 is none.
+        let found = read(&[
+            ("attnroute.inflight", "named_metrics.queue_length"),
+            ("attnroute.concurrency", "named_metrics.workers"),
+            ("attnroute.service_time_s", "cpu_utilization"),
+        ]);
+        assert_eq!(found.inflight, Some(0.0));
+        assert_eq!(found.concurrency, None);
+        assert_eq!(found.service_time_s, Some(0.25));
+        assert_eq!(found.queue, Some(2.0), "what is not mapped keeps its name");
+        // The application's name goes first; what it does not report is looked for under ours.
+        let queue = |other| read(&[("attnroute.queue", other)]).queue;
+        assert_eq!(queue("named_metrics.queue_length"), Some(0.0));
+        assert_eq!(queue("named_metrics.absent"), Some(2.0));
+    }
+
+    #[test]
+    fn names_of_values() {
+        for name in [
+            "cpu_utilization",
+            "named_metrics.a",
+            "named_metrics.named_metrics.a",
+        ] {
+            assert!(MetricNames::is_valid(name), "{name}");
+        }
+        for name in ["", "qps", "named_metrics.", "named_metrics"] {
+            assert!(!MetricNames::is_valid(name), "{name}");
+        }
     }
 
     #[test]

@@ -276,6 +276,18 @@ impl DataPlane {
         })
     }
 
+    /// Takes in a load report of an endpoint that came out of band, a serialised `OrcaLoadReport`.
+    /// False if the service has no such endpoint.
+    ///
+    /// # Errors
+    /// There is no such service.
+    pub fn reported(&self, service: &str, endpoint: &str, report: &[u8]) -> Result<bool, Error> {
+        let service = self.service(service)?;
+        let now_ns = self.now_ns();
+        let known = |address| service.reported_out_of_band(&address, now_ns, report);
+        Ok(endpoint.parse().is_ok_and(known))
+    }
+
     /// Now, on the clock that picks and balancers go by.
     #[must_use]
     pub fn now_ns(&self) -> u64 {

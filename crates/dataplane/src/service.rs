@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use http::header::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 
+use crate::address::Address;
 pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::balancer::{Balancer, View};
 use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
@@ -21,7 +22,7 @@ use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
 use crate::histogram::Histogram;
-use crate::orca::{Claims, LoadReport, MetricNames};
+use crate::orca::{Claims, LoadReport, Malformed, MetricNames};
 use crate::outlier::{Cause, Outlier};
 pub use crate::reason::Reason;
 use crate::rng::Rng;
@@ -73,8 +74,10 @@ pub struct Settings {
     pub outlier: Option<Outlier>,
     /// Share of the endpoints that must be well.
     pub panic_threshold: f64,
-    /// Metrics that the balancer wants to see in load reports.
+    /// Where the values of load reports stand.
     pub metric_names: MetricNames,
+    /// Whether load reports are kept from clients.
+    pub strip_load_reports: bool,
     /// Request header that calls are placed by.
     hash_header: Option<HeaderName>,
 }
@@ -514,6 +517,24 @@ impl Service {
         report.ok()
     }
 
+    /// Takes in a load report that came out of band, as it is on the wire. False if no endpoint of
+    /// the set has that address. What cannot be read is counted.
+    #[must_use]
+    pub fn reported_out_of_band(&self, address: &Address, now_ns: u64, message: &[u8]) -> bool {
+        let snapshot = self.snapshot();
+        let of_address = |member: &&Member| member.endpoint.address == *address;
+        let Some(member) = snapshot.members.iter().find(of_address) else {
+            return false;
+        };
+        match LoadReport::decode(message, &snapshot.settings.metric_names) {
+            Ok(report) => self.reported(&member.endpoint, now_ns, &report),
+            Err(Malformed) => {
+                self.stats.malformed_reports.fetch_add(1, Relaxed);
+            }
+        }
+        true
+    }
+
     /// Takes in a load report, of an answer or out of band.
     pub fn reported(&self, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
         if endpoint.incarnation.is_new(report) {
@@ -636,7 +657,11 @@ impl Settings {
             slow_start: SlowStart::new(config.slow_start),
             outlier: config.outlier_detection.map(Outlier::new),
             panic_threshold: config.panic_threshold,
-            metric_names: MetricNames::new(config.balancer.metric_names()),
+            metric_names: MetricNames::new(
+                config.balancer.metric_names(),
+                &config.load_reports.names,
+            ),
+            strip_load_reports: config.strip_load_reports,
             hash_header: config.balancer.hash_header(),
         }
     }

@@ -123,6 +123,12 @@ impl DataPlane {
         Ok((snapshot.epoch, PyBytes::new(py, &rows)))
     }
 
+    fn reported(&self, service: &str, endpoint: &str, report: &[u8]) -> PyResult<bool> {
+        self.inner()?
+            .reported(service, endpoint, report)
+            .map_err(raised)
+    }
+
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let inner = self.inner()?;
         let text = py.detach(|| metrics::exposition(inner));

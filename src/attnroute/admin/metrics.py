@@ -40,6 +40,7 @@ class ControlMetrics:
         self._build.labels(version).set(1)
         self._declare_policy()
         self._declare_discovery()
+        self._declare_out_of_band()
         self.tick_duration = Histogram(
             "attnroute_tick_duration_seconds",
             "Time one tick of the control loop took.",
@@ -88,6 +89,25 @@ class ControlMetrics:
             family.remove_by_labels({"service": service, "source": source})
         self._stale.remove_by_labels({"service": service})
 
+    def out_of_band_report(self, service: str) -> None:
+        """An endpoint sent a load report between calls."""
+        self._reports.labels(service).inc()
+
+    def out_of_band_failure(self, service: str, reason: str) -> None:
+        """A stream of such reports ended: the status, or `silent`."""
+        self._report_failures.labels(service, reason).inc()
+
+    def out_of_band_followed(self, service: str, followed: int, left_out: int) -> None:
+        """How many endpoints are asked, and how many the limit leaves out."""
+        self._reports.labels(service)
+        self._followed.labels(service).set(followed)
+        self._left_out.labels(service).set(left_out)
+
+    def out_of_band_gone(self, service: str) -> None:
+        """Drops the series of a service that asks for no such reports any more."""
+        for family in (self._reports, self._report_failures, self._followed, self._left_out):
+            family.remove_by_labels({"service": service})
+
     def render(self) -> bytes:
         """The families as text, format 0.0.4."""
         return generate_latest(self._registry)
@@ -125,6 +145,25 @@ class ControlMetrics:
         self._stale = self._gauge(
             "discovery_stale",
             "1 while the source of a service fails and its last good set serves, else 0.",
+            "service",
+        )
+
+    def _declare_out_of_band(self) -> None:
+        self._reports = self._counter(
+            "out_of_band_reports", "Load reports that came between calls.", "service"
+        )
+        self._report_failures = self._counter(
+            "out_of_band_failures",
+            "Streams of such reports that ended, by gRPC status, or `silent`.",
+            "service",
+            "reason",
+        )
+        self._followed = self._gauge(
+            "out_of_band_endpoints", "Endpoints that are asked for such reports.", "service"
+        )
+        self._left_out = self._gauge(
+            "out_of_band_left_out",
+            "Endpoints beyond `load_reports.out_of_band.max_endpoints`, which are not asked.",
             "service",
         )
 

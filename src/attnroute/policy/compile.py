@@ -14,6 +14,7 @@ from typing import Any
 from attnroute.policy.balancers import balancer_json
 from attnroute.policy.health import outlier_json
 from attnroute.policy.load import LoadedPolicy
+from attnroute.policy.load_reports import load_reports_json
 from attnroute.policy.schema import Listener, Route, Service
 
 __all__ = ["CONFIG_VERSION", "compile_policy"]
@@ -34,7 +35,10 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
             _listener(listener, _source(loaded, index))
             for index, listener in enumerate(policy.listeners)
         ],
-        "services": [_service(name, service) for name, service in policy.services.items()],
+        "services": [
+            _service(name, service, policy.fleet.sidecars)
+            for name, service in policy.services.items()
+        ],
         "limits": policy.limits.model_dump(),
         "timeouts": {"handshake_ms": _ms(policy.timeouts.handshake)},
     }
@@ -57,7 +61,7 @@ def _listener(listener: Listener, source: str) -> dict[str, Any]:
     }
 
 
-def _service(name: str, service: Service) -> dict[str, Any]:
+def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
     connection = service.connection
     return {
         "name": name,
@@ -69,6 +73,9 @@ def _service(name: str, service: Service) -> dict[str, Any]:
             "window_ms": _ms(service.slow_start.window),
             "aggression": service.slow_start.aggression,
         },
+        "sidecars": sidecars,
+        "load_reports": load_reports_json(service.load_reports),
+        "strip_load_reports": service.strip_load_reports,
         "limits": service.limits.model_dump(),
         "connection": {
             "connect_timeout_ms": _ms(connection.connect_timeout),

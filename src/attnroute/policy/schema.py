@@ -29,6 +29,7 @@ from attnroute.policy import scalars
 from attnroute.policy.balancers import Balancer, LeastRequest, Share, SlowStart
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import OutlierDetection
+from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.types import EndpointSpec
 
 __all__ = [
@@ -382,6 +383,13 @@ class Service(Strict):
     slow_start: SlowStart = Field(
         default=SlowStart(), description="How new endpoints get their first calls."
     )
+    load_reports: LoadReports = Field(
+        default=LoadReports(), description="Where load reports come from and how they are read."
+    )
+    strip_load_reports: bool = Field(
+        default=False,
+        description="Keep `endpoint-load-metrics-bin` from clients, who else see it unchanged.",
+    )
     limits: ServiceLimits = Field(default=ServiceLimits(), description="Limits of this service.")
     connection: Connection = Field(
         default=Connection(), description="How connections to its endpoints are made."
@@ -392,7 +400,7 @@ class Service(Strict):
 class Policy(Strict):
     """The whole policy of a sidecar."""
 
-    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("model", "fleet"), "a later version")
+    RESERVED: ClassVar[Mapping[str, str]] = {"model": "a later version"}
 
     admin: Admin = Field(default=Admin(), description="Where the sidecar is observed and changed.")
     data_plane: DataPlaneSettings = Field(
@@ -403,6 +411,7 @@ class Policy(Strict):
     )
     limits: Limits = Field(default=Limits(), description="Limits that concern clients.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of client connections.")
+    fleet: Fleet = Field(default=Fleet(), description="The other sidecars.")
     drain: Drain = Field(default=Drain(), description="How the sidecar stops after SIGTERM.")
     services: dict[Name, Service] = Field(
         min_length=1, description="What clients may ask for, by name; at least one."

@@ -32,12 +32,37 @@ def test_every_family_has_help_and_no_creation_time() -> None:
         "attnroute_discovery_errors",
         "attnroute_discovery_stale",
         "attnroute_discovery_updates",
+        "attnroute_out_of_band_endpoints",
+        "attnroute_out_of_band_failures",
+        "attnroute_out_of_band_left_out",
+        "attnroute_out_of_band_reports",
         "attnroute_policy_applied_timestamp_seconds",
         "attnroute_policy_generation",
         "attnroute_policy_info",
         "attnroute_policy_rejected",
         "attnroute_policy_reloads",
         "attnroute_tick_duration_seconds",
+    }
+
+
+def test_series_of_out_of_band_reports_leave_with_their_service() -> None:
+    metrics = ControlMetrics("1.2.3")
+    for service in ("cart", "shop"):
+        metrics.out_of_band_followed(service, 2, 1)
+        metrics.out_of_band_report(service)
+        metrics.out_of_band_failure(service, "UNIMPLEMENTED")
+        metrics.out_of_band_failure(service, "silent")
+    metrics.out_of_band_gone("cart")
+    values = {
+        (name.removeprefix("attnroute_out_of_band_"), dict(labels)["service"]): value
+        for (name, labels), value in samples(metrics.render()).items()
+        if name.startswith("attnroute_out_of_band_")
+    }
+    assert values == {
+        ("endpoints", "shop"): 2,
+        ("left_out", "shop"): 1,
+        ("reports_total", "shop"): 1,
+        ("failures_total", "shop"): 1,
     }
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.dataplane import endpoint_set
 from tests.support.policies import MINIMAL, loaded, with_service
+from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 
-from attnroute.dataplane import DataPlane
+from attnroute.dataplane import DataPlane, Picker
 from attnroute.policy.balancers import BALANCER_NAMES
 from attnroute.policy.compile import CONFIG_VERSION, compile_policy
 from attnroute.policy.load import load_policy
+from attnroute.policy.load_reports import Fleet
 from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
 
 ROOT = Path(__file__).parents[3]
@@ -127,6 +130,45 @@ def test_settings_of_balancers_and_of_slow_start() -> None:
         "metric_names": ["named_metrics.fill"],
     }
     assert service["slow_start"] == {"window_ms": 30_000, "aggression": 1.5}
+
+
+def test_load_reports_and_the_fleet() -> None:
+    (service,) = compiled(MINIMAL)["services"]
+    assert service["sidecars"] == Fleet().sidecars
+    assert service["load_reports"] == {"names": {}}
+    assert service["strip_load_reports"] is False
+    settings = (
+        "strip_load_reports: true, load_reports: {out_of_band: {interval: 5s}, names: "
+        "{attnroute.inflight: named_metrics.queue_length, attnroute.queue: cpu_utilization}}"
+    )
+    (service,) = compiled(with_service(settings) + "fleet: {sidecars: 7}\n")["services"]
+    assert service["sidecars"] == 7
+    # What is asked between calls is asked by Python.
+    assert service["load_reports"] == {
+        "names": {
+            "attnroute.inflight": "named_metrics.queue_length",
+            "attnroute.queue": "cpu_utilization",
+        }
+    }
+    assert service["strip_load_reports"] is True
+
+
+@pytest.mark.parametrize(("sidecars", "chosen"), [(1, 1), (10, 0)])
+def test_c3_counts_the_sidecars_of_the_fleet(sidecars: int, chosen: int) -> None:
+    """One call of ours in flight at endpoint 1, three calls reported by endpoint 0: q = 1 + M o +
+    q_reported is 4 to 2 for one sidecar, 4 to 11 for ten."""
+    text = with_service("balancer: {type: c3}") + f"fleet: {{sidecars: {sidecars}}}\n"
+    (service,) = compiled(text)["services"]
+    picker = Picker(json.dumps(service).encode(), 1)
+    picker.apply_endpoints(endpoint_set(["10.0.0.1:1", "10.0.0.2:1"]))
+    now_ns, latency_ns = 1_000_000_000, 20_000_000
+    picked = {picker.pick(now_ns)[0] for _ in range(2)}
+    assert picked == {0, 1}
+    for index, calls in ((0, 3.0), (1, 0.0)):
+        report = OrcaLoadReport(named_metrics={"attnroute.inflight": calls})
+        picker.finished(index, now_ns, latency_ns, 0, report.SerializeToString())
+    assert picker.pick(now_ns)[0] == 1
+    assert picker.pick(now_ns)[0] == chosen
 
 
 def test_same_policy_gives_the_same_bytes() -> None:

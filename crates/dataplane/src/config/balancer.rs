@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::check;
 use crate::error::ConfigError;
+use crate::orca::MetricNames;
 
 /// Which balancer picks; names as in the policy. The rules and where their defaults come from stand
 /// in docs/balancers.md.
@@ -354,18 +355,15 @@ impl WeightedRoundRobinConfig {
         let penalty = self.error_utilization_penalty;
         within(penalty, 0.0..=1e6, at, "error_utilization_penalty")?;
         for name in &self.metric_names {
-            let known = name
-                .strip_prefix("named_metrics.")
-                .is_some_and(|name| !name.is_empty())
-                || [
-                    "cpu_utilization",
-                    "mem_utilization",
-                    "application_utilization",
-                ]
-                .contains(&name.as_str());
-            check(known, &format!("{at}.metric_names"), || {
-                format!("found `{name}`, expected `named_metrics.<name>` or a utilization field")
-            })?;
+            check(
+                MetricNames::is_valid(name),
+                &format!("{at}.metric_names"),
+                || {
+                    format!(
+                        "found `{name}`, expected `named_metrics.<name>` or a utilization field"
+                    )
+                },
+            )?;
         }
         Ok(())
     }
@@ -497,6 +495,21 @@ mod tests {
             let path = found.map_err(|(path, _)| path);
             assert_eq!(path, Err(format!("..balancer.{key}")), "{settings}");
         }
+    }
+
+    #[test]
+    fn names_of_load_reports_are_checked() {
+        let parse = |own: &str, other: &str| {
+            let names = format!(r#"{{"names":{{"{own}":"{other}"}}}}"#);
+            let json = format!(r#"{{"name":"cart","authorities":[],"load_reports":{names}}}"#);
+            ServiceConfig::parse(json.as_bytes()).map_err(|error| error.message)
+        };
+        let found = parse("attnroute.queue", "named_metrics.waiting");
+        assert_eq!(found.expect("it is valid").load_reports.names.len(), 1);
+        let found = parse("attnroute.speed", "named_metrics.waiting");
+        assert!(found.is_err_and(|message| message.starts_with("`attnroute.speed` is none of")));
+        let found = parse("attnroute.queue", "waiting");
+        assert!(found.is_err_and(|message| message == "`waiting` names no value of a load report"));
     }
 
     #[test]
