@@ -41,6 +41,7 @@ ROWS = {
     "sim": 4,
     "train": 5,
     "admin": 5,
+    "resolvers": 5,
     "sidecar": 6,
     "trainer": 6,
     "demo": 6,
@@ -66,11 +67,12 @@ HOMES = {
     "starlette": ("admin.http",),
     "uvicorn": ("admin.http",),
     "matplotlib": ("demo", "sim.report"),
+    "dns": ("discovery.dns",),
 }
 
 # L5: built by composition roots and commands; everything else is handed a protocol.
-CONCRETE = {"DataPlane", "SystemClock", "StaticResolver", "FileResolver"}
-ROOTS = ("sidecar", "trainer", "demo", "cli", "sim")
+CONCRETE = {"DataPlane", "SystemClock", "StaticResolver", "FileResolver", "DnsResolver"}
+ROOTS = ("sidecar", "resolvers", "trainer", "demo", "cli", "sim")
 
 # Generated code follows its generator.
 GENERATED = PACKAGE / "_proto"

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,11 +31,9 @@ from attnroute.admin.server import AdminServer
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import Clock, SystemClock
 from attnroute.dataplane import BindError, ConfigError, DataPlane, DataPlaneError
-from attnroute.discovery.base import Resolver
-from attnroute.discovery.file import FileResolver
 from attnroute.discovery.overrides import Overrides
-from attnroute.discovery.sources import SourcePlan, Sources
-from attnroute.discovery.static import StaticResolver
+from attnroute.discovery.own import OwnAddresses
+from attnroute.discovery.sources import Sources
 from attnroute.errors import AttnrouteError, InvalidFileError, PolicyError, Problem, StartError
 from attnroute.logs import fields
 from attnroute.policy.compile import compile_policy
@@ -45,10 +42,10 @@ from attnroute.policy.load import (
     LoadedPolicy,
     effective_yaml,
     load_policy,
-    parse_endpoints,
 )
-from attnroute.policy.schema import EndpointSource, Service
+from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
+from attnroute.resolvers import Resolvers
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
 
@@ -216,8 +213,12 @@ class Sidecar:
         self._watching: asyncio.Task[None] | None = None
         self._metrics = ControlMetrics(__version__)
         self._telemetry = Telemetry(plane, clock)
+        self._own = OwnAddresses()
+        self._resolvers = Resolvers(self._watcher.follow, self._own, clock)
         self._overrides = Overrides(plane, clock)
-        self._sources = Sources(self._overrides, self._metrics, self._state_changed.set)
+        self._sources = Sources(
+            self._overrides, self._metrics, self._state_changed.set, own=self._own
+        )
         self._reports = OutOfBandReports(plane, self._metrics)
         service = AdminService(
             self,
@@ -291,7 +292,7 @@ class Sidecar:
         if self._options.ports_file is not None:
             self._options.ports_file.unlink(missing_ok=True)
         self._in_force(self._loaded)
-        self._sources.replace(self._source_plans(self._loaded))
+        self._sources.replace(self._resolvers.plans(self._loaded))
         await self._sources.first_answers(FIRST_ANSWERS_TIMEOUT_S)
         try:
             listeners = await asyncio.to_thread(self._plane.start)
@@ -301,6 +302,7 @@ class Sidecar:
             raise StartError(f"cannot start the data threads: {error}") from error
         self._bound = True
         await self._start_admin()
+        self._know_own_addresses()
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._want_reload, None)
         self._watch_again()
@@ -436,38 +438,29 @@ class Sidecar:
         self._in_force(loaded)
         self._metrics.policy_reloaded("applied")
         self._overrides.keep(loaded.policy.services)
-        self._sources.replace(self._source_plans(loaded))
+        self._sources.replace(self._resolvers.plans(loaded))
 
     def _in_force(self, loaded: LoadedPolicy) -> None:
         self._loaded = loaded
         self._generation += 1
         self._applied_at_s = self._clock.wall_s()
         self._rejected = ""
+        self._know_own_addresses()
         self._metrics.policy_applied(loaded.sha256, self._generation, self._applied_at_s)
         logger.info(
             "policy in force", extra=fields(generation=self._generation, sha256=loaded.sha256)
         )
 
-    def _source_plans(self, loaded: LoadedPolicy) -> Mapping[str, SourcePlan]:
-        return {
-            name: SourcePlan(
-                # A set that was too large is tried again once the limit is raised.
-                identity=(service.endpoints, service.limits.max_endpoints),
-                make=partial(self._make_resolver, service.endpoints, loaded),
-            )
-            for name, service in loaded.policy.services.items()
-        }
-
-    def _make_resolver(self, source: EndpointSource, loaded: LoadedPolicy) -> Resolver:
-        if source.static is not None:
-            return StaticResolver(endpoint.spec() for endpoint in source.static)
-        assert source.file is not None, "the schema allows exactly one source"
-        return FileResolver(
-            loaded.resolve(source.file),
-            refresh_s=source.refresh.total_seconds(),
-            follow=self._watcher.follow,
-            parse=parse_endpoints,
-        )
+    def _know_own_addresses(self) -> None:
+        """What no source may name: what is bound, and what the policy says will be."""
+        policy = self._loaded.policy
+        admin = [policy.admin.grpc, policy.admin.http]
+        if policy.admin.socket is not None:
+            admin.append(f"unix:{policy.admin.socket.removeprefix('unix:')}")
+        listeners = [listener.address for listener in policy.listeners]
+        bound = self._plane.bound().values() if self._bound else ()
+        admin_bound = [address for address in self._admin_bound.values() if address]
+        self._own.replace([*admin, *listeners, *bound, *admin_bound])
 
     async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Starts `work` again when it fails: a fault in one task of the control side must not end

@@ -108,18 +108,36 @@ routes = st.lists(
     max_size=4,
     unique_by=lambda route: json.dumps(route["match"]),
 )
+dns_names = st.one_of(
+    st.from_regex(r"[a-z0-9]{1,9}(\.[a-z0-9]{1,9}){0,2}[a-z]", fullmatch=True).flatmap(
+        lambda host: ports.map(lambda port: f"{host}:{port}")
+    ),
+    st.from_regex(r"_[a-z]{1,5}\._tcp\.[a-z]{1,9}", fullmatch=True),
+)
+sources = st.one_of(
+    st.builds(lambda static: {"static": static}, endpoints),
+    st.fixed_dictionaries(
+        {"file": words.filter(bool)}, optional={"refresh": milliseconds(100, 3_600_000)}
+    ),
+    st.builds(lambda name: {"dns": name}, dns_names),
+    st.fixed_dictionaries(
+        {
+            "dns": st.fixed_dictionaries(
+                {"name": dns_names},
+                optional={
+                    "server": st.builds("{}:{}".format, st.ip_addresses(v=4), ports),
+                    "timeout": milliseconds(100, 60_000),
+                    "on_empty": st.sampled_from(["hold", "empty"]),
+                    "hold_limit": milliseconds(1_000, 3_600_000),
+                    "allow_loopback": st.booleans(),
+                },
+            )
+        },
+        optional={"refresh": milliseconds(100, 3_600_000)},
+    ),
+)
 services = st.fixed_dictionaries(
-    {
-        "endpoints": st.one_of(
-            st.builds(lambda static: {"static": static}, endpoints),
-            st.builds(lambda file: {"file": file}, words.filter(bool)),
-            st.builds(
-                lambda file, refresh: {"file": file, "refresh": refresh},
-                words.filter(bool),
-                milliseconds(100, 3_600_000),
-            ),
-        )
-    },
+    {"endpoints": st.one_of(sources, st.lists(sources, min_size=1, max_size=3))},
     optional={
         "balancer": balancers,
         "routes": routes,
@@ -141,6 +159,31 @@ listeners = st.lists(
     max_size=4,
     unique_by=lambda listener: _spelled(listener).rpartition(":")[2],
 )
+
+
+def _ports(policy: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """Ports (or Unix sockets) of listeners, and of static endpoints."""
+    listed = [
+        endpoint
+        for service in policy["services"].values()
+        for source in (
+            service["endpoints"]
+            if isinstance(service["endpoints"], list)
+            else [service["endpoints"]]
+        )
+        for endpoint in source.get("static", ())
+    ]
+    return (
+        {_spelled(listener).rpartition(":")[2] for listener in policy["listeners"]},
+        {_spelled(endpoint).rpartition(":")[2] for endpoint in listed},
+    )
+
+
+def _calls_itself(policy: dict[str, Any]) -> bool:
+    listeners, endpoints = _ports(policy)
+    return bool(listeners & endpoints)
+
+
 policies = st.fixed_dictionaries(
     {
         "listeners": listeners,
@@ -163,7 +206,7 @@ policies = st.fixed_dictionaries(
         "drain": part(linger=milliseconds(0, 25_000), limit=milliseconds(25_000, 3_600_000)),
         "x-own": st.dictionaries(words, words, max_size=3),
     },
-)
+).filter(lambda policy: not _calls_itself(policy))
 
 
 @given(policies)

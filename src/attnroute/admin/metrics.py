@@ -7,6 +7,7 @@ tick, admin, process. Names never overlap, so the page is the one text after the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +18,8 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from attnroute.discovery.base import FailureKind
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The one format there is, whatever a scraper prefers."""
@@ -73,15 +76,17 @@ class ControlMetrics:
 
     def source_updated(self, service: str, source: str) -> None:
         """A source gave a set that the data plane took."""
+        self._declare_source(service, source)
         self._updates.labels(service, source).inc()
-        self._errors.labels(service, source)
-        self._stale.labels(service).set(0)
 
-    def source_failed(self, service: str, source: str) -> None:
-        """A source failed, or its set was refused; the last good one stays."""
-        self._errors.labels(service, source).inc()
-        self._updates.labels(service, source)
-        self._stale.labels(service).set(1)
+    def source_failed(self, service: str, source: str, kind: FailureKind) -> None:
+        """A source gave no set that counts; the last good one stays."""
+        self._declare_source(service, source)
+        self._errors.labels(service, source, kind).inc()
+
+    def source_state(self, service: str, *, stale: bool) -> None:
+        """Whether what is in force is older than what a source said last."""
+        self._stale.labels(service).set(stale)
 
     def source_gone(self, service: str, source: str) -> None:
         """Drops the series of a source that is no longer used."""
@@ -107,6 +112,12 @@ class ControlMetrics:
         """Drops the series of a service that asks for no such reports any more."""
         for family in (self._reports, self._report_failures, self._followed, self._left_out):
             family.remove_by_labels({"service": service})
+
+    def _declare_source(self, service: str, source: str) -> None:
+        """A source that never failed shows 0: an alert needs the series before the first time."""
+        self._updates.labels(service, source)
+        for kind in get_args(FailureKind):
+            self._errors.labels(service, source, kind)
 
     def render(self) -> bytes:
         """The families as text, format 0.0.4."""
@@ -138,9 +149,10 @@ class ControlMetrics:
         )
         self._errors = self._counter(
             "discovery_errors",
-            "Failures of a source of endpoints and sets of it that were refused.",
+            "Answers of a source that left the last good set in force: error, empty or refused.",
             "service",
             "source",
+            "reason",
         )
         self._stale = self._gauge(
             "discovery_stale",

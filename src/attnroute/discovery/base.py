@@ -3,7 +3,8 @@
 A `Resolver` is an async iterator of full sets, not of changes: whoever missed a message is right
 again with the next one. A source that fails says nothing about the set, so a failure is a value of
 its own and never an empty set: the last good set stays and is marked stale. An empty set is an
-answer like any other and empties the service.
+answer like any other and empties the service; whoever does not want to believe one (`dns`) says so
+with a failure.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from attnroute.types import EndpointSpec
 
 __all__ = [
     "EndpointSet",
     "EndpointSpec",
+    "FailureKind",
     "ResolveFailure",
     "Resolved",
     "Resolver",
@@ -32,11 +34,17 @@ class EndpointSet:
     endpoints: tuple[EndpointSpec, ...]
 
 
+FailureKind = Literal["error", "empty", "refused"]
+"""`error`: no answer, or one that cannot be read; `empty`: an answer without endpoints that the
+policy does not take for the set; `refused`: an answer that must not come into force."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResolveFailure:
-    """The source could not answer; the last good set stays. `reason` is one sentence."""
+    """The source gave no set that counts; the last good one stays. `reason` is one sentence."""
 
     reason: str
+    kind: FailureKind = "error"
 
 
 Resolved = EndpointSet | ResolveFailure
@@ -47,7 +55,7 @@ class Resolver(Protocol):
 
     @property
     def name(self) -> str:
-        """The kind of source as the policy calls it (`static`, `file`); a metric label."""
+        """The kind of source as the policy calls it (`static`, `file`, `dns`); a metric label."""
         ...
 
     def watch(self) -> AsyncIterator[Resolved]:

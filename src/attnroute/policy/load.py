@@ -134,17 +134,19 @@ def effective_yaml(policy: Policy) -> str:
     """The whole policy with its defaults, as YAML that loads to the same policy."""
     data = policy.model_dump(mode="json")
     for service in data["services"].values():
-        source = service["endpoints"]
-        if source["static"] is not None:
-            del source["refresh"]
-        service["endpoints"] = _without_nulls(source)
+        sources = [_without_nulls(source) for source in service["endpoints"]]
+        service["endpoints"] = sources[0] if len(sources) == 1 else sources
         for route in service["routes"]:
             route["match"] = _without_nulls(route["match"])
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if value is not None}
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in mapping.items()
+        if value is not None
+    }
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

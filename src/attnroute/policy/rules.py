@@ -34,8 +34,7 @@ def check_policy(tree: Tree) -> list[Problem]:
     ]
     for name in _mapping(tree, ("services",)):
         at: Loc = ("services", name)
-        problems += _source(tree, at)
-        problems += check_endpoints(tree, (*at, "endpoints", "static"), _max_endpoints(tree, at))
+        problems += _sources(tree, at)
         problems += _routes(tree, at)
         problems += _balancer(tree, at)
         problems += _order(tree, (*at, "connection"), "backoff_base", "backoff_max", Connection())
@@ -51,18 +50,13 @@ def check_policy(tree: Tree) -> list[Problem]:
 
 def check_endpoints(tree: Tree, at: Loc, count_max: int | None = None) -> Iterator[Problem]:
     """Addresses that stand twice in the list at `at`, and a list above its limit."""
-    endpoints = _items(tree, at)
-    if count_max is not None and len(endpoints) > count_max:
+    count = len(_items(tree, at))
+    if count_max is not None and count > count_max:
         yield tree.problem(
-            at, f"{len(endpoints)} endpoints, but `limits.max_endpoints` is {count_max}; raise it"
+            at, f"{count} endpoints, but `limits.max_endpoints` is {count_max}; raise it"
         )
     first: dict[str, Loc] = {}
-    for index, item in enumerate(endpoints):
-        loc: Loc = (*at, index, "address") if isinstance(item, dict) else (*at, index)
-        raw = item.get("address") if isinstance(item, dict) else item
-        address = _read(scalars.parse_address, raw)
-        if address is None:
-            continue
+    for loc, address in _addresses(tree, at):
         if address in first:
             yield tree.problem(
                 loc,
@@ -73,7 +67,18 @@ def check_endpoints(tree: Tree, at: Loc, count_max: int | None = None) -> Iterat
             first[address] = loc
 
 
-def _listener_addresses(tree: Tree) -> Iterator[Problem]:
+def _addresses(tree: Tree, at: Loc) -> Iterator[tuple[Loc, str]]:
+    """Place and address of each endpoint in the list at `at` that can be read."""
+    for index, item in enumerate(_items(tree, at)):
+        loc: Loc = (*at, index, "address") if isinstance(item, dict) else (*at, index)
+        raw = item.get("address") if isinstance(item, dict) else item
+        address = _read(scalars.parse_address, raw)
+        if address is not None:
+            yield loc, address
+
+
+def _bound(tree: Tree) -> Iterator[tuple[Loc, str]]:
+    """Place and address of everything that the sidecar binds, as far as it can be read."""
     places: list[tuple[Loc, Any, Any]] = [
         (("listeners", index, "address"), item.get("address"), scalars.parse_address)
         for index, item in enumerate(_items(tree, ("listeners",)))
@@ -84,13 +89,15 @@ def _listener_addresses(tree: Tree) -> Iterator[Problem]:
     for key, default in defaults.items():
         places.append((("admin", key), admin.get(key, default), scalars.parse_address))
     places.append((("admin", "socket"), admin.get("socket"), scalars.parse_socket_path))
-    taken: list[tuple[str, Loc]] = []
     for loc, raw, parse in places:
         address = _read(parse, raw)
-        if address is None:
-            continue
-        if parse is scalars.parse_socket_path:
-            address = f"unix:{address}"
+        if address is not None:
+            yield loc, f"unix:{address}" if parse is scalars.parse_socket_path else address
+
+
+def _listener_addresses(tree: Tree) -> Iterator[Problem]:
+    taken: list[tuple[str, Loc]] = []
+    for loc, address in _bound(tree):
         rival = next((other for known, other in taken if _collide(known, address)), None)
         if rival is not None:
             # A default has no place; the other one then carries the message.
@@ -115,6 +122,14 @@ def _collide(one: str, other: str) -> bool:
     hosts = {address.rpartition(":")[0] for address in (one, other)}
     same_family = one.startswith("[") == other.startswith("[")
     return "[::]" in hosts or ("0.0.0.0" in hosts and same_family)  # noqa: S104
+
+
+def _leads_to(bound: str, dialled: str) -> bool:
+    """Whether who dials that address on this machine reaches what is bound here. Whether another
+    address is one of this machine shows only where the policy runs."""
+    if bound == dialled:
+        return scalars.port_of(bound) != 0
+    return _collide(bound, dialled) and dialled.startswith(("127.", "[::1]:"))
 
 
 def _listener_names(tree: Tree) -> Iterator[Problem]:
@@ -188,20 +203,39 @@ def _where(tree: Tree, loc: Loc) -> str:
     return tree.line_of(loc) if isinstance(loc[-1], int) else tree.line_of_key(loc)
 
 
-def _source(tree: Tree, at: Loc) -> Iterator[Problem]:
+def _sources(tree: Tree, at: Loc) -> Iterator[Problem]:
     loc: Loc = (*at, "endpoints")
+    several = _items(tree, loc)
+    own = [(address, place) for place, address in _bound(tree)]
+    for each in [(*loc, index) for index in range(len(several))] if several else [loc]:
+        yield from _source(tree, each)
+        static: Loc = (*each, "static")
+        yield from check_endpoints(tree, static, _max_endpoints(tree, at))
+        for place, address in _addresses(tree, static):
+            rival = next((where for known, where in own if _leads_to(known, address)), None)
+            if rival is not None:
+                by = f"at {tree.line_of(rival)}" if tree.has(rival) else "by default"
+                yield tree.problem(
+                    place,
+                    f"endpoint `{address}` is this sidecar itself, `{_name(rival)}` {by}: calls "
+                    "would go round in a circle; write the address of the service",
+                )
+
+
+def _source(tree: Tree, loc: Loc) -> Iterator[Problem]:
     source = tree.get(*loc)
     if not isinstance(source, dict):
         return
-    given = [key for key in source if key in ("static", "file") and source[key] is not None]
+    known = ("static", "file", "dns")
+    given = [key for key in source if key in known and source[key] is not None]
     reserved = [key for key in EndpointSource.RESERVED if key in source]
     if not given and not reserved:
-        yield tree.problem(loc, f"`{_name(loc)}` names no source; write `static` or `file`")
+        yield tree.problem(loc, f"`{_name(loc)}` names no source; write `static`, `file` or `dns`")
     if len(given) > 1:
         yield tree.key_problem(
             (*loc, given[1]),
             f"`{_name(loc)}` has both `{given[0]}`, at {tree.line_of_key((*loc, given[0]))}, and "
-            f"`{given[1]}`; keep one",
+            f"`{given[1]}`; keep one, or write a list of sources",
         )
     if given == ["static"] and "refresh" in source:
         yield tree.key_problem(

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 __all__ = [
     "AUTHORITY_PATTERN",
+    "DNS_NAME_PATTERN",
     "DURATION_PATTERN",
     "NAME_PATTERN",
     "SIZE_PATTERN",
@@ -22,6 +23,7 @@ __all__ = [
     "format_size",
     "parse_address",
     "parse_authority",
+    "parse_dns_name",
     "parse_duration",
     "parse_name",
     "parse_path",
@@ -37,6 +39,7 @@ _OTHER_SIZE_UNITS = {"k": "KiB", "kb": "KiB", "m": "MiB", "mb": "MiB", "g": "GiB
 
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(h|ms|m|s|us))+$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB)$"
+DNS_NAME_PATTERN = r"^([A-Za-z0-9._-]+:[0-9]{1,5}|_[A-Za-z0-9._-]+)$"
 NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 AUTHORITY_PATTERN = r"^(\*|([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|[0-9]{1,5}))?)$"
 
@@ -209,10 +212,32 @@ def _address_hint(value: str, host: str, port: int | None) -> str:
         return f"{expected}, and `{host}` is no IP address"
     if _HOST.fullmatch(host):
         return (
-            f"{expected}, and `{host}` is a name; names need `dns` endpoints, which come in the "
-            "next version: write its IP address"
+            f"{expected}, and `{host}` is a name; write its IP address, or, for the endpoints of "
+            f"a service, `dns: {host}:{port}`"
         )
     return expected
+
+
+def parse_dns_name(value: object) -> str:
+    """`host:port`, or the name of SRV records, `_service._proto.host`. Returns it in lower case."""
+    expected = "expected `host:port`, or an SRV name such as `_grpc._tcp.cart.example`"
+    if not isinstance(value, str):
+        raise ValueError(f"{expected}; put it in quotes")
+    host, colon, port_text = value.rpartition(":")
+    if not colon:
+        host = value
+        if not host.startswith("_"):
+            raise ValueError(f"{expected}; a name of addresses needs the port of the endpoints")
+    elif host.startswith("_"):
+        raise ValueError(f"{expected}; SRV records have ports of their own, write `{host}`")
+    elif not _port(port_text):
+        raise ValueError(f"{expected} with a port from 1 to 65535")
+    if _ip(host) is not None or _ip(f"[{host.strip('[]')}]") is not None:
+        raise ValueError(f"{expected}, and `{host}` is an IP address; write `static: [{value}]`")
+    labels = host.removesuffix(".").split(".")
+    if len(host) > 253 or not _HOST.fullmatch(host) or not all(0 < len(x) < 64 for x in labels):
+        raise ValueError(expected)
+    return value.lower()
 
 
 def port_of(address: str) -> int | None:

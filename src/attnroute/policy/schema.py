@@ -15,28 +15,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    model_validator,
-)
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import GenerateJsonSchema
 
 from attnroute.policy import scalars
 from attnroute.policy.balancers import Balancer, LeastRequest, Share, SlowStart
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
-from attnroute.types import EndpointSpec
+from attnroute.policy.sources import EndpointFile, EndpointSource, EndpointSources, StaticEndpoint
 
 __all__ = [
     "Admin",
     "Connection",
     "DataPlaneSettings",
     "Drain",
+    "EndpointFile",
     "EndpointSource",
     "Limits",
     "Listener",
@@ -55,31 +49,10 @@ _MS = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
 
 
-def _endpoint_address(value: object) -> str:
-    address = scalars.parse_address(value)
-    if scalars.port_of(address) == 0:
-        raise ValueError("port 0 cannot be dialled; write the endpoint's port")
-    return address
-
-
-def _weight(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1_000_000:
-        return float(value)
-    raise ValueError("expected a number from 0 to 1000000; 0 takes no new calls")
-
-
-def _file_path(value: object) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("expected the path of a file; put it in quotes")
-    return value
-
-
-_TEXT_SCHEMA = {"type": "string", "maxLength": 1024}
 _ADDRESS_SCHEMA = {"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"}
 _PATH_SCHEMA = {"type": "string", "pattern": "^/", "maxLength": 1024}
 
 Address = Annotated[str, Parsed(scalars.parse_address, _ADDRESS_SCHEMA)]
-EndpointAddress = Annotated[str, Parsed(_endpoint_address, _ADDRESS_SCHEMA)]
 SocketPath = Annotated[
     str, Parsed(scalars.parse_socket_path, {"type": "string", "pattern": "^(unix:)?/"})
 ]
@@ -91,9 +64,6 @@ Name = Annotated[
     str, Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
 ]
 Path = Annotated[str, Parsed(scalars.parse_path, _PATH_SCHEMA)]
-Text = Annotated[str, Parsed(scalars.parse_text, _TEXT_SCHEMA)]
-FilePath = Annotated[str, Parsed(_file_path, {"type": "string", "minLength": 1})]
-Weight = Annotated[float, Parsed(_weight, {"type": "number", "minimum": 0, "maximum": 1_000_000})]
 Timeout = Annotated[timedelta, duration(_MS, 24 * _HOUR)]
 BusyPoll = Annotated[timedelta, duration(timedelta(0), _MS, step=timedelta(microseconds=1))]
 
@@ -208,68 +178,6 @@ class Drain(Strict):
     )
 
 
-class StaticEndpoint(Strict):
-    """One endpoint. The short form is its address alone."""
-
-    address: EndpointAddress = Field(description="`ip:port` or `unix:/path`.")
-    weight: Weight = Field(
-        default=1.0, description="Static weight, relative to the others; 0 takes no new calls."
-    )
-    zone: Text = Field(default="", description="Zone, empty where unknown.")
-    labels: dict[Text, Text] = Field(default_factory=dict, description="Free labels.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: Any) -> Any:
-        return {"address": data} if isinstance(data, str) else data
-
-    def spec(self) -> EndpointSpec:
-        """As discovery hands it on."""
-        return EndpointSpec(self.address, self.weight, self.zone, self.labels)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
-
-
-class EndpointSource(Strict):
-    """Where a service's endpoints come from: exactly one source."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"patternProperties": {"^x-": {}}} | _exactly_one("static", "file")
-    )
-    RESERVED: ClassVar[Mapping[str, str]] = {
-        "dns": "the next version",
-        "kubernetes": "a later version",
-        "xds": "a later version",
-        "consul": "a later version",
-        "eureka": "a later version",
-    }
-
-    static: tuple[StaticEndpoint, ...] | None = Field(
-        default=None, description="The endpoints themselves."
-    )
-    file: FilePath | None = Field(
-        default=None,
-        description="A YAML or JSON file with `endpoints: [...]`, followed while the sidecar runs; "
-        "relative to the policy file.",
-    )
-    refresh: Annotated[timedelta, duration(100 * _MS, _HOUR)] = Field(
-        default=timedelta(seconds=5),
-        description="How often the file is looked at besides the system's own change events.",
-    )
-
-
-class EndpointFile(Strict):
-    """What a file of endpoints holds."""
-
-    endpoints: tuple[StaticEndpoint, ...] = Field(
-        description="Every endpoint of the service; an empty list empties it."
-    )
-
-
 class ServiceLimits(Strict):
     """Limits of one service."""
 
@@ -366,7 +274,10 @@ class Service(Strict):
         description="Values of `:authority` that mean this service: `host`, `host:port`, `host:*` "
         "(any port) or `*` (whatever no other service has); default the name, with any port.",
     )
-    endpoints: EndpointSource = Field(description="Where its endpoints come from.")
+    endpoints: EndpointSources = Field(
+        description="Where its endpoints come from: one source, or a list of them that are merged; "
+        "the first one that names an address says what its weight, zone and labels are."
+    )
     balancer: Balancer = Field(
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",

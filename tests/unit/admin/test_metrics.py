@@ -20,7 +20,8 @@ def samples(page: bytes) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], flo
 def test_every_family_has_help_and_no_creation_time() -> None:
     metrics = ControlMetrics("1.2.3")
     metrics.policy_reloaded("applied")
-    metrics.source_failed("cart", "file")
+    metrics.source_failed("cart", "file", "error")
+    metrics.source_state("cart", stale=True)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("attnroute_")]
     assert all(family.documentation for family in ours)
@@ -97,18 +98,37 @@ def test_series_of_a_source_that_is_gone_go_too() -> None:
     metrics = ControlMetrics("1.2.3")
     for service in ("cart", "search"):
         metrics.source_updated(service, "file")
-        metrics.source_failed(service, "file")
+        metrics.source_failed(service, "file", "empty")
+        metrics.source_state(service, stale=True)
     metrics.source_gone("cart", "file")
     values = samples(metrics.render())
     left = {labels for name, labels in values if name.startswith("attnroute_discovery")}
-    assert left == {(("service", "search"), ("source", "file")), (("service", "search"),)}
+    assert {dict(labels)["service"] for labels in left} == {"search"}
 
 
-def test_stale_follows_the_last_answer() -> None:
+def test_failures_of_a_source_are_told_apart_and_there_before_the_first() -> None:
+    metrics = ControlMetrics("1.2.3")
+    metrics.source_updated("cart", "dns")
+
+    def errors() -> dict[str, float]:
+        return {
+            dict(labels)["reason"]: value
+            for (name, labels), value in samples(metrics.render()).items()
+            if name == "attnroute_discovery_errors_total"
+        }
+
+    assert errors() == {"error": 0, "empty": 0, "refused": 0}
+    metrics.source_failed("cart", "dns", "empty")
+    metrics.source_failed("cart", "dns", "empty")
+    metrics.source_failed("cart", "dns", "refused")
+    assert errors() == {"error": 0, "empty": 2, "refused": 1}
+
+
+def test_stale_is_what_was_said_last() -> None:
     metrics = ControlMetrics("1.2.3")
     seen = []
-    for answer in (metrics.source_updated, metrics.source_failed, metrics.source_updated):
-        answer("cart", "file")
+    for stale in (False, True, False):
+        metrics.source_state("cart", stale=stale)
         seen.append(samples(metrics.render())["attnroute_discovery_stale", (("service", "cart"),)])
     assert seen == [0, 1, 0]
 

@@ -46,8 +46,9 @@ def test_smallest_policy_has_every_default() -> None:
     assert service.authorities == ("checkout", "checkout:*")
     assert service.balancer.type == "least_request"
     assert service.balancer.choice_count == "all"
-    assert service.endpoints.static is not None
-    assert [each.spec() for each in service.endpoints.static] == [
+    (source,) = service.endpoints
+    assert source.static is not None
+    assert [each.spec() for each in source.static] == [
         EndpointSpec("10.0.0.1:50051"),
         EndpointSpec("10.0.0.2:50051"),
     ]
@@ -256,7 +257,8 @@ def test_keys_of_ones_own_are_free_where_keys_are_ours() -> None:
     ]
     policy = loaded(text.replace("!!str ", "")).policy
     assert list(policy.services) == ["x-shop"]  # names and labels are data, not keys of ours
-    static = policy.services["x-shop"].endpoints.static
+    (source,) = policy.services["x-shop"].endpoints
+    static = source.static
     assert static is not None
     assert static[0].labels == {"x-a": "b"}
 
@@ -271,7 +273,8 @@ def test_effective_policy_quotes_what_would_change_its_type() -> None:
     policy = loaded(text).policy
     again = loaded(effective_yaml(policy)).policy
     assert again == policy
-    static = again.services["cart"].endpoints.static
+    (source,) = again.services["cart"].endpoints
+    static = source.static
     assert static is not None
     assert static[0].labels == labels
 
@@ -331,8 +334,7 @@ def test_endpoint_file_is_as_strict_as_a_policy() -> None:
         (
             "policy.yaml:4:3: `endpoints[2]`: found `x:1`, expected `ip:port` or "
             "`unix:/path`, and `x` "
-            "is a name; names need `dns` endpoints, which come in the next version: write its IP "
-            "address"
+            "is a name; write its IP address, or, for the endpoints of a service, `dns: x:1`"
         ),
         "policy.yaml:5:3: `endpoints[3]`: found `3`, expected a mapping",
         (

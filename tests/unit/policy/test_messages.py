@@ -443,7 +443,7 @@ def test_mistakes_at_the_top(rest: str, message: str) -> None:
 )
 def test_mistakes_in_listeners(listener: str, messages: list[str]) -> None:
     text = (
-        f"listeners: [{listener}]\nservices: {{cart: {{endpoints: {{static: ['10.0.0.1:1']}}}}}}\n"
+        f"listeners: [{listener}]\nservices: {{cart: {{endpoints: {{static: ['10.0.0.1:9']}}}}}}\n"
     )
     assert problems(text) == messages
 
@@ -465,24 +465,79 @@ def test_listeners_that_do_not_collide(listeners: str) -> None:
 @pytest.mark.parametrize(
     ("source", "messages"),
     [
-        ("{}", ["4:16: `services.cart.endpoints` names no source; write `static` or `file`"]),
+        (
+            "{}",
+            ["4:16: `services.cart.endpoints` names no source; write `static`, `file` or `dns`"],
+        ),
         (
             "{static: [], file: a}",
-            ["4:29: `services.cart.endpoints` has both `static`, at 4:17, and `file`; keep one"],
+            [
+                (
+                    "4:29: `services.cart.endpoints` has both `static`, at 4:17, and `file`; keep "
+                    "one, or write a list of sources"
+                )
+            ],
         ),
         (
             "{static: [], refresh: 5s}",
             ["4:29: `refresh` in `services.cart.endpoints` means nothing for `static`; remove it"],
         ),
         (
-            "{dns: cart:50051, refresh: 5s}",
+            "{dns: cart}",
             [
                 (
-                    "4:17: key `dns` in `services.cart.endpoints` comes in the next version, "
-                    f"{__version__} does not know it; remove it"
+                    "4:22: `dns` in `services.cart.endpoints`: found `cart`, expected "
+                    "`host:port`, or an SRV name such as `_grpc._tcp.cart.example`; a name of "
+                    "addresses needs the port of the endpoints"
                 )
             ],
         ),
+        (
+            "{dns: {name: _grpc._tcp.cart:1, on_empty: drop}}",
+            [
+                (
+                    "4:29: `name` in `services.cart.endpoints.dns`: found `_grpc._tcp.cart:1`, "
+                    "expected `host:port`, or an SRV name such as `_grpc._tcp.cart.example`; SRV "
+                    "records have ports of their own, write `_grpc._tcp.cart`"
+                ),
+                (
+                    "4:58: `on_empty` in `services.cart.endpoints.dns`: found `drop`, expected "
+                    "`hold` or `empty`"
+                ),
+            ],
+        ),
+        (
+            "{dns: 10.0.0.1:1, static: [127.0.0.1:15010]}",
+            [
+                (
+                    "4:22: `dns` in `services.cart.endpoints`: found `10.0.0.1:1`, expected "
+                    "`host:port`, or an SRV name such as `_grpc._tcp.cart.example`, and `10.0.0.1` "
+                    "is an IP address; write `static: [10.0.0.1:1]`"
+                ),
+                (
+                    "4:34: `services.cart.endpoints` has both `dns`, at 4:17, and `static`; keep "
+                    "one, or write a list of sources"
+                ),
+                (
+                    "4:43: endpoint `127.0.0.1:15010` is this sidecar itself, `admin.grpc` by "
+                    "default: calls would go round in a circle; write the address of the service"
+                ),
+            ],
+        ),
+        (
+            "[{static: [10.0.0.1:1]}, {file: a, consul: {}}, {}]",
+            [
+                (
+                    "4:51: key `consul` in `services.cart.endpoints[1]` comes in a later version, "
+                    f"{__version__} does not know it; remove it"
+                ),
+                (
+                    "4:64: `services.cart.endpoints[2]` names no source; write `static`, `file` or "
+                    "`dns`"
+                ),
+            ],
+        ),
+        ("[]", ["4:16: `endpoints` in `services.cart` is empty; write at least one entry"]),
         (
             "{kubernetes: {}}",
             [
@@ -514,7 +569,7 @@ def test_listeners_that_do_not_collide(listeners: str) -> None:
         ),
         (
             "[10.0.0.1:1]",
-            ["4:16: `endpoints` in `services.cart`: found a list, expected a mapping"],
+            ["4:17: `endpoints[0]` in `services.cart`: found `10.0.0.1:1`, expected a mapping"],
         ),
         (
             "{static: 10.0.0.1:1}",
@@ -675,3 +730,27 @@ def test_a_flood_of_problems_is_cut_with_a_word() -> None:
     found = problems(text)
     assert len(found) == 201
     assert found[-1].startswith("206:1: and 300 more problems from here on")
+
+
+@pytest.mark.parametrize(
+    ("listener", "endpoint", "refused"),
+    [
+        ("127.0.0.1:7", "127.0.0.1:7", True),
+        ("0.0.0.0:7", "127.0.0.1:7", True),
+        ("'[::]:7'", "'[::1]:7'", True),
+        ("'unix:/run/in.sock'", "'unix:/run/in.sock'", True),
+        # Perhaps of another machine: the sidecar knows once it runs.
+        ("0.0.0.0:7", "10.0.0.1:7", False),
+        ("127.0.0.1:7", "127.0.0.1:8", False),
+        ("127.0.0.1:7", "127.0.0.2:7", False),
+        ("127.0.0.1:0", "127.0.0.1:7", False),
+    ],
+)
+def test_a_sidecar_is_no_endpoint_of_its_own(listener: str, endpoint: str, refused: object) -> None:
+    text = (
+        f"listeners: [{{mode: explicit, address: {listener}}}]\n"
+        f"services: {{cart: {{endpoints: [{{file: a}}, {{static: [{endpoint}]}}]}}}}\n"
+    )
+    found = problems(text)
+    assert bool(found) is refused
+    assert all("is this sidecar itself, `listeners[0].address` at 1:39" in each for each in found)

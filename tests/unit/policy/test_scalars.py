@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -119,8 +120,8 @@ def test_addresses_have_one_spelling(text: str, address: str) -> None:
     ("text", "says"),
     [
         ("localhost:80", "write `127.0.0.1:80`"),
-        ("checkout:50051", "`dns` endpoints"),
-        ("checkout.shop.svc:50051", "`dns` endpoints"),
+        ("checkout:50051", "`dns: checkout:50051`"),
+        ("checkout.shop.svc:50051", "`dns: checkout.shop.svc:50051`"),
         ("10.0.0.1", "write the IP address and the port"),
         (":80", "write the IP address and the port"),
         ("[::1]", "in `127.0.0.1:50051`"),
@@ -213,3 +214,42 @@ def test_names_that_are_read(text: str) -> None:
 def test_names_that_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"expected a name"):
         scalars.parse_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("cart:50051", "cart:50051"),
+        ("Cart.Shop.svc.cluster.local.:1", "cart.shop.svc.cluster.local.:1"),
+        ("_grpc._tcp.cart.shop", "_grpc._tcp.cart.shop"),
+        ("a_b.example:65535", "a_b.example:65535"),
+    ],
+)
+def test_dns_names_that_are_read(text: str, name: str) -> None:
+    assert scalars.parse_dns_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("cart", "needs the port"),
+        ("_grpc._tcp.cart:1", "write `_grpc._tcp.cart`"),
+        ("10.0.0.1:1", "write `static: [10.0.0.1:1]`"),
+        ("[::1]:1", "is an IP address"),
+        ("cart:0", "from 1 to 65535"),
+        ("cart:70000", "from 1 to 65535"),
+        ("cart:", "from 1 to 65535"),
+        (":1", "expected `host:port`"),
+        ("a..b:1", "expected `host:port`"),
+        ("-a:1", "expected `host:port`"),
+        ("a b:1", "expected `host:port`"),
+        ("x" * 64 + ":1", "expected `host:port`"),
+        ("a." * 130 + "b:1", "expected `host:port`"),
+        ("dns://cart:1", "expected `host:port`"),
+        ("\u00fcber:1", "expected `host:port`"),
+        (7, "put it in quotes"),
+    ],
+)
+def test_dns_names_that_are_refused(text: object, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        scalars.parse_dns_name(text)

@@ -64,10 +64,13 @@ def test_patterns_accept_what_the_parsers_accept() -> None:
 
 def test_a_source_and_a_match_have_exactly_one_key() -> None:
     definitions = json_schema()["$defs"]
+    endpoints = definitions["Service"]["properties"]["endpoints"]
     assert definitions["EndpointSource"]["oneOf"] == [
         {"required": ["static"]},
         {"required": ["file"]},
+        {"required": ["dns"]},
     ]
+    assert [option.get("type") for option in endpoints["anyOf"]] == [None, "array"]
     assert definitions["PathMatch"]["oneOf"] == [
         {"required": ["path"]},
         {"required": ["path_prefix"]},
