@@ -60,6 +60,8 @@ pub(crate) struct Exchange {
     attempt: Option<Attempt>,
     /// Taken from the trailers, read after they were passed on.
     claims: Option<Box<Claims>>,
+    /// Why the answer breaks off, while what there is of it leaves.
+    broken: Option<Box<Fault>>,
     guard: CallGuard,
     _lease: Lease,
 }
@@ -157,6 +159,7 @@ impl Exchange {
             timer: parts.timer,
             attempt: Some(parts.attempt),
             claims: None,
+            broken: None,
             guard: parts.guard,
             _lease: parts.lease,
         };
@@ -289,6 +292,11 @@ impl Exchange {
         })
     }
 
+    /// Clients wait for the rest of a message that trailers cut short (H2-13).
+    fn ends_by_reset(&self) -> bool {
+        matches!(self.down, Down::Body(_)) && self.framing.is_within_message()
+    }
+
     fn endpoint(&self) -> String {
         self.attempt
             .as_ref()
@@ -327,13 +335,13 @@ impl Exchange {
             End::ClientGone => (Outcome::Censored(Code::Cancelled), Code::Cancelled),
             End::Failed(fault) => {
                 let status = fault.status();
+                let resets = self.ends_by_reset();
                 // Both fail only if the client has left meanwhile.
                 let _ = match &mut self.down {
                     Down::Head(respond) => respond
                         .send_response(grpc::trailers_only(&status), true)
                         .map(drop),
-                    // Clients wait for the rest of a message that trailers cut short (H2-13).
-                    Down::Body(pump) if self.framing.is_within_message() => {
+                    Down::Body(pump) if resets => {
                         pump.to.send_reset(h2::Reason::INTERNAL_ERROR);
                         Ok(())
                     }
@@ -361,7 +369,19 @@ impl Future for Exchange {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let end = ready!(self.poll_end(cx));
+        let end = match self.broken.take() {
+            Some(fault) => End::Failed(*fault),
+            None => match ready!(self.poll_end(cx)) {
+                End::Failed(fault) if self.ends_by_reset() => {
+                    // A reset takes with it what h2 has not written yet: the connection's task,
+                    // awake since the last DATA, gets its turn first.
+                    self.broken = Some(Box::new(fault));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                end => end,
+            },
+        };
         self.conclude(end);
         Poll::Ready(())
     }
