@@ -6,6 +6,7 @@
 //! waits for peers to answer; the limit here does not (H2-51).
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::runtime::DataPlane;
@@ -58,16 +59,24 @@ impl DataPlane {
         true
     }
 
+    /// Of every listener, those that a reload removed included.
     fn open_connections(&self) -> usize {
-        self.listeners()
-            .iter()
-            .map(|listener| listener.stats.open.load(Relaxed))
-            .sum()
+        let mut listeners = self.listeners();
+        let mut control = self.control.lock();
+        let leaving = control.leaving().listeners.iter();
+        listeners.extend(leaving.filter_map(Weak::upgrade));
+        let open = listeners.iter().map(|one| one.stats.open.load(Relaxed));
+        open.sum()
     }
 
+    /// Of every service, those that a reload removed included.
     fn calls_in_flight(&self) -> u32 {
         let routing = self.shared().routing.load();
-        let services = routing.services.values().map(|service| &service.stats);
-        services.map(|stats| stats.in_flight.load(Relaxed)).sum()
+        let mut services: Vec<_> = routing.services.values().map(Arc::clone).collect();
+        let mut control = self.control.lock();
+        let leaving = control.leaving().services.iter();
+        services.extend(leaving.filter_map(Weak::upgrade));
+        let calls = services.iter().map(|one| one.stats.in_flight.load(Relaxed));
+        calls.sum()
     }
 }

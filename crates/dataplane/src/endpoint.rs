@@ -5,7 +5,10 @@
 //! zone, labels) stands in [`Member`] instead, which belongs to one snapshot.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::Arc;
 
 use crate::address::Address;
@@ -38,6 +41,7 @@ pub struct Endpoint {
     pub outlier: Record,
     /// When it was started, as it reports.
     pub incarnation: Incarnation,
+    left: AtomicBool,
 }
 
 /// Shared counters; all relaxed, because each is read for itself.
@@ -128,7 +132,20 @@ impl Endpoint {
             first_ready: FirstReady::default(),
             outlier: Record::default(),
             incarnation: Incarnation::default(),
+            left: AtomicBool::new(false),
         }
+    }
+
+    /// It left its set for good. Told after the set without it is in force and before pools are
+    /// told to forget it, so that whoever still holds it can pick again.
+    pub fn leave(&self) {
+        self.left.store(true, Release);
+    }
+
+    /// Whether [`Endpoint::leave`] was called.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.left.load(Acquire)
     }
 }
 

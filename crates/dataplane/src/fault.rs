@@ -1,6 +1,8 @@
 //! Everything the sidecar itself ends a call with, and the one function that turns it into a gRPC
 //! status. Messages begin with `attnroute: ` so that nobody looks for them in the endpoint.
 
+use std::sync::Arc;
+
 use crate::deadline::Malformed;
 use crate::endpoint::Outcome;
 use crate::grpc::{code_of_reset, Code, Status};
@@ -10,7 +12,7 @@ use crate::service::Refusal;
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// No service of this listener has that authority.
-    UnknownAuthority { authority: String, known: String },
+    UnknownAuthority { authority: String, known: Arc<str> },
     /// The request's header list is over `limits.max_header_list_bytes`.
     HeaderList { bytes: usize, limit: u32 },
     /// `grpc-timeout` cannot be read.

@@ -6,11 +6,13 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use http::uri::Authority;
 use parking_lot::Mutex;
@@ -46,8 +48,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// One listener, shared by the data threads.
 #[derive(Debug)]
 pub struct Listener {
-    /// As configured.
-    pub config: ListenerConfig,
+    /// As configured. A reload may change everything but the address.
+    pub config: ArcSwap<ListenerConfig>,
     /// Where it is bound, with the port that the system picked.
     pub bound: Address,
     /// Counters.
@@ -111,8 +113,11 @@ impl Stranger {
 #[derive(Debug)]
 enum BoundSocket {
     Tcp(std::net::TcpListener),
-    Unix(std::os::unix::net::UnixListener),
+    Unix(std::os::unix::net::UnixListener, Option<FileId>),
 }
+
+/// Device and inode.
+type FileId = (u64, u64);
 
 enum Acceptor {
     Tcp(TcpListener),
@@ -136,7 +141,7 @@ impl Listener {
         };
         let socket = Mutex::new(Some(socket));
         Ok(Self {
-            config,
+            config: ArcSwap::from_pointee(config),
             bound,
             stats: ListenerStats::default(),
             socket,
@@ -149,15 +154,17 @@ impl Listener {
         routing: &'a Routing,
         authority: Option<&str>,
     ) -> Option<&'a Arc<Service>> {
-        match (self.config.mode, authority) {
+        let config = self.config.load();
+        match (config.mode, authority) {
             (ListenerMode::Explicit, Some(authority)) => routing.authorities.find(authority),
-            _ => routing.services.get(self.config.service.as_ref()?),
+            _ => routing.services.get(config.service.as_ref()?),
         }
     }
 
     /// What endpoints see of a call that came without an authority.
     pub(crate) fn default_authority(&self) -> Authority {
-        let service = self.config.service.as_deref().unwrap_or_default();
+        let config = self.config.load();
+        let service = config.service.as_deref().unwrap_or_default();
         service
             .parse()
             .unwrap_or_else(|_| Authority::from_static("localhost"))
@@ -167,9 +174,18 @@ impl Listener {
     /// are open go on.
     pub(crate) fn close(&self) {
         let socket = self.socket.lock().take();
-        if let (Some(_), Address::Unix(path)) = (socket, &self.bound) {
-            let _ = std::fs::remove_file(path);
+        if let (Some(BoundSocket::Unix(_, id)), Address::Unix(path)) = (socket, &self.bound) {
+            // Somebody may have put a socket of theirs in its place.
+            if file_id(path).is_some_and(|found| Some(found) == id) {
+                let _ = std::fs::remove_file(path);
+            }
         }
+    }
+
+    /// Its name in the policy in force, the value of the `listener` label.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.config.load().name.clone()
     }
 
     /// A duplicate to accept from; `None` once closed.
@@ -179,7 +195,7 @@ impl Listener {
             Some(BoundSocket::Tcp(socket)) => {
                 Some(Acceptor::Tcp(TcpListener::from_std(socket.try_clone()?)?))
             }
-            Some(BoundSocket::Unix(socket)) => {
+            Some(BoundSocket::Unix(socket, _)) => {
                 Some(Acceptor::Unix(UnixListener::from_std(socket.try_clone()?)?))
             }
         })
@@ -209,19 +225,28 @@ fn bind(address: &Address) -> io::Result<(BoundSocket, Address)> {
             remove_stale_socket(path)?;
             let socket = std::os::unix::net::UnixListener::bind(path)?;
             socket.set_nonblocking(true)?;
-            Ok((BoundSocket::Unix(socket), address.clone()))
+            Ok((BoundSocket::Unix(socket, file_id(path)), address.clone()))
         }
     }
 }
 
+fn file_id(path: &Path) -> Option<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    let data = std::fs::symlink_metadata(path).ok()?;
+    Some((data.dev(), data.ino()))
+}
+
 /// Removes a socket file that nobody listens on any more; one that is served stays busy.
-fn remove_stale_socket(path: &std::path::Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     if !is_socket {
         return Ok(());
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    // Must not wait for somebody who listens and does not accept.
+    let probe = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    match probe.connect(&socket2::SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
@@ -239,7 +264,7 @@ pub(crate) async fn accept(
         Ok(Some(acceptor)) => acceptor,
         Ok(None) => return,
         Err(error) => {
-            tracing::error!(listener = %listener.config.name, %error, "cannot accept");
+            tracing::error!(listener = %listener.name(), %error, "cannot accept");
             return;
         }
     };
@@ -252,7 +277,7 @@ pub(crate) async fn accept(
             Ok(socket) => admit(&thread, &listener, socket),
             Err(error) => {
                 listener.stats.accept_errors.fetch_add(1, Relaxed);
-                tracing::warn!(listener = %listener.config.name, %error, "accept failed");
+                tracing::warn!(listener = %listener.name(), %error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -326,7 +351,7 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
         }
         Err(stranger) => {
             open.0.stats.refused[stranger as usize].fetch_add(1, Relaxed);
-            tracing::debug!(listener = %open.0.config.name, what = stranger.name(), "refused");
+            tracing::debug!(listener = %open.0.name(), what = stranger.name(), "refused");
             let farewell = match stranger {
                 Stranger::Http1 => NOT_HTTP2,
                 Stranger::Tls => TLS_ALERT,

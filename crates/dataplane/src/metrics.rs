@@ -4,6 +4,7 @@
 //! format take for untyped counters. Families are few and bounded: nothing has labels of method
 //! and endpoint, or of class and endpoint, at once.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -314,8 +315,11 @@ fn ejections(page: &mut Page, services: &[NamedService]) {
 type PerListener = fn(&ListenerStats) -> u64;
 
 fn listeners(page: &mut Page, data_plane: &DataPlane) {
-    let mut listeners = data_plane.listeners();
-    listeners.sort_by(|one, other| one.config.name.cmp(&other.config.name));
+    let listeners = data_plane.listeners();
+    let named = listeners
+        .into_iter()
+        .map(|listener| (listener.name(), listener));
+    let listeners: BTreeMap<_, _> = named.collect();
     let families: [(&str, &str, &str, PerListener); 3] = [
         (
             "attnroute_listener_open_connections",
@@ -338,8 +342,8 @@ fn listeners(page: &mut Page, data_plane: &DataPlane) {
     ];
     for (family, kind, help, read) in families {
         page.family(family, kind, help);
-        for listener in &listeners {
-            let labels = [("listener", listener.config.name.as_str())];
+        for (name, listener) in &listeners {
+            let labels = [("listener", name.as_str())];
             page.sample(family, &labels, read(&listener.stats));
         }
     }
@@ -349,12 +353,9 @@ fn listeners(page: &mut Page, data_plane: &DataPlane) {
         "counter",
         "Connections closed before HTTP/2 began, by what they spoke",
     );
-    for listener in &listeners {
+    for (name, listener) in &listeners {
         for (kind, count) in Stranger::ALL.iter().zip(&listener.stats.refused) {
-            let labels = [
-                ("listener", listener.config.name.as_str()),
-                ("reason", kind.name()),
-            ];
+            let labels = [("listener", name.as_str()), ("reason", kind.name())];
             page.sample(family, &labels, count.load(Relaxed));
         }
     }

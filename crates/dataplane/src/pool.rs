@@ -13,6 +13,8 @@
 //! A lost connection is dialled again at once, so that a dead endpoint is known before a call
 //! finds out. While connects fail the endpoint is reported to its service, which stops picking it;
 //! retries go on with back-off, and a call that has no other endpoint brings the next one forward.
+//! A connection that the peer ends before it took a call is a failed connect too, or an endpoint
+//! that greets and leaves would be dialled as fast as it can greet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -38,6 +40,9 @@ use crate::io::Socket;
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 
+/// A connection that ends earlier and unused counts as a failed connect.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// The connections of one data thread.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
@@ -56,6 +61,8 @@ struct Entry {
     dialling: Cell<bool>,
     /// When the last dial began.
     dialled_at: Cell<Option<Instant>>,
+    /// What the next dial waits for; zero unless the last one failed.
+    backoff: Cell<Duration>,
     /// Dials that failed, ever, and why the last one did.
     failures: Cell<u64>,
     last_failure: RefCell<String>,
@@ -71,11 +78,17 @@ struct Entry {
 /// One HTTP/2 connection.
 #[derive(Debug)]
 struct Connection {
-    /// `None` once it must take no new stream; h2 closes it when the last one ended.
+    /// `None` once it must take no new stream; h2 closes it when the last one ended. Streams are
+    /// opened by clones of it: a handle remembers the stream that it opened last until h2 has sent
+    /// its headers, and `poll_ready` would put its waker in the place of that stream's own, whose
+    /// upload then never goes on.
     send: RefCell<Option<SendRequest<Bytes>>>,
     streams: Cell<usize>,
     /// What the peer allows now.
     limit: Cell<usize>,
+    since: Instant,
+    /// It took a call.
+    used: Cell<bool>,
 }
 
 /// A stream's place on a connection, given back on drop.
@@ -96,6 +109,8 @@ pub(crate) enum LeaseError {
     StreamLimit,
     /// `limits.max_pending` was reached.
     PendingLimit(usize),
+    /// The drain limit is over.
+    ShuttingDown,
 }
 
 impl Pool {
@@ -115,11 +130,15 @@ impl Pool {
         settings: &Arc<Settings>,
     ) -> Result<Lease, LeaseError> {
         let entry = thread.pool.entry(service, endpoint);
+        let entry = entry.ok_or(LeaseError::Removed)?;
         let limits = &settings.limits;
         let _pending = Pending::enter(&entry, limits.max_pending)?;
         loop {
             let mut changed = pin!(entry.changed.notified());
             changed.as_mut().enable();
+            if thread.force.is_cancelled() {
+                return Err(LeaseError::ShuttingDown);
+            }
             if entry.removed.get() {
                 return Err(LeaseError::Removed);
             }
@@ -127,7 +146,7 @@ impl Pool {
                 return Ok(lease);
             }
             if !entry.dialling.get() {
-                if entry.connections.borrow().len() >= limits.max_connections_per_endpoint {
+                if entry.open_connections() >= limits.max_connections_per_endpoint {
                     return Err(LeaseError::StreamLimit);
                 }
                 entry.demand(thread, settings)?;
@@ -154,7 +173,12 @@ impl Pool {
         }
     }
 
-    fn entry(&self, service: &Arc<Service>, endpoint: &Arc<Endpoint>) -> Rc<Entry> {
+    /// `None` once the endpoint left its set: this thread may have forgotten it already, and an
+    /// entry made now would be forgotten never, and dialled for ever.
+    fn entry(&self, service: &Arc<Service>, endpoint: &Arc<Endpoint>) -> Option<Rc<Entry>> {
+        if endpoint.has_left() {
+            return None;
+        }
         let mut entries = self.entries.borrow_mut();
         let entry = entries.entry(endpoint.id).or_insert_with(|| {
             Rc::new(Entry {
@@ -164,6 +188,7 @@ impl Pool {
                 dialler: Cell::new(false),
                 dialling: Cell::new(false),
                 dialled_at: Cell::new(None),
+                backoff: Cell::default(),
                 failures: Cell::new(0),
                 last_failure: RefCell::default(),
                 urgent: Notify::new(),
@@ -172,7 +197,7 @@ impl Pool {
                 removed: Cell::new(false),
             })
         });
-        Rc::clone(entry)
+        Some(Rc::clone(entry))
     }
 }
 
@@ -183,10 +208,23 @@ impl Entry {
             .iter()
             .find(|connection| connection.admits(max_streams))?;
         connection.streams.set(connection.streams.get() + 1);
+        if !connection.used.replace(true) {
+            self.backoff.set(Duration::ZERO);
+        }
         Some(Lease {
             connection: Rc::clone(connection),
             entry: Rc::clone(self),
         })
+    }
+
+    /// Connections that may take new streams, now or when one ends. Those that leave do not count:
+    /// where a long stream keeps each of them open, the endpoint could take no call any more.
+    fn open_connections(&self) -> usize {
+        let connections = self.connections.borrow();
+        connections
+            .iter()
+            .filter(|connection| connection.send.borrow().is_some())
+            .count()
     }
 
     /// Makes sure that a dial is under way, unless the last one failed just now.
@@ -196,62 +234,80 @@ impl Entry {
         settings: &Arc<Settings>,
     ) -> Result<(), LeaseError> {
         if !self.dialler.get() {
-            self.spawn_dialler(thread, settings);
+            self.spawn_dialler(thread);
             return Ok(());
         }
         let base = Duration::from_millis(settings.connection.backoff_base_ms);
         if self.dialled_at.get().is_some_and(|at| at.elapsed() < base) {
             return Err(LeaseError::Connect(self.last_failure.borrow().clone()));
         }
+        // Set here, not in the task: a second call of the same turn must not ask again.
+        self.dialling.set(true);
         self.urgent.notify_one();
         Ok(())
     }
 
-    fn spawn_dialler(self: &Rc<Self>, thread: &Rc<Thread>, settings: &Arc<Settings>) {
+    fn spawn_dialler(self: &Rc<Self>, thread: &Rc<Thread>) {
         self.dialler.set(true);
-        // Set here, not in the task: a second call of the same turn must not ask again.
-        self.dialling.set(true);
-        let (entry, thread, settings) = (Rc::clone(self), Rc::clone(thread), Arc::clone(settings));
+        // Here for the same reason, unless the task waits first.
+        self.dialling.set(self.backoff.get().is_zero());
+        let (entry, thread) = (Rc::clone(self), Rc::clone(thread));
         tokio::task::spawn_local(async move {
-            entry.dial_until_connected(&thread, &settings).await;
+            entry.dial_until_connected(&thread).await;
             entry.dialling.set(false);
             entry.dialler.set(false);
             entry.changed.notify_waiters();
         });
     }
 
-    async fn dial_until_connected(self: &Rc<Self>, thread: &Rc<Thread>, settings: &Arc<Settings>) {
-        let config = &settings.connection;
-        let mut backoff = Duration::from_millis(config.backoff_base_ms);
+    async fn dial_until_connected(self: &Rc<Self>, thread: &Rc<Thread>) {
         while !self.removed.get() && !thread.force.is_cancelled() {
+            if !self.backoff.get().is_zero() {
+                self.dialling.set(false);
+                self.changed.notify_waiters();
+                tokio::select! {
+                    () = tokio::time::sleep(jittered(self.backoff.get(), thread)) => {}
+                    () = self.urgent.notified() => {}
+                    () = thread.force.cancelled() => return,
+                }
+            }
+            // Read anew each time: a reload must reach endpoints that are dialled for hours.
+            let Some(settings) = self.settings() else {
+                return;
+            };
             self.dialling.set(true);
             self.dialled_at.set(Some(Instant::now()));
             let limits = thread.shared.routing.load().limits.clone();
+            let timeout = settings.connection.connect_timeout();
             let dial = establish(&self.endpoint, &limits);
             let result = tokio::select! {
-                result = tokio::time::timeout(config.connect_timeout(), dial) => result,
+                result = tokio::time::timeout(timeout, dial) => result,
                 () = thread.force.cancelled() => return,
             };
             let failure = match result {
                 Ok(Ok(connected)) => {
-                    self.adopt(thread, settings, connected);
+                    self.adopt(thread, connected);
                     return;
                 }
                 Ok(Err(failure)) => failure,
-                Err(_) => format!("no HTTP/2 SETTINGS within {} ms", config.connect_timeout_ms),
+                Err(_) => format!(
+                    "no HTTP/2 SETTINGS that allow a stream within {} ms",
+                    timeout.as_millis()
+                ),
             };
-            self.fail(failure);
-            self.dialling.set(false);
-            self.changed.notify_waiters();
-            tokio::select! {
-                () = tokio::time::sleep(jittered(backoff, thread)) => {}
-                () = self.urgent.notified() => {}
-            }
-            backoff = grown(backoff, config);
+            self.fail(failure, &settings.connection);
         }
     }
 
-    fn fail(&self, failure: String) {
+    /// Those in force; `None` once the service is gone.
+    fn settings(&self) -> Option<Arc<Settings>> {
+        let service = self.service.upgrade()?;
+        let settings = Arc::clone(&service.snapshot().settings);
+        Some(settings)
+    }
+
+    fn fail(&self, failure: String, config: &ConnectionConfig) {
+        self.backoff.set(grown(self.backoff.get(), config));
         self.endpoint.live.connect_failures.fetch_add(1, Relaxed);
         self.failures.set(self.failures.get() + 1);
         if *self.last_failure.borrow() != failure {
@@ -266,15 +322,15 @@ impl Entry {
     fn adopt(
         self: &Rc<Self>,
         thread: &Rc<Thread>,
-        settings: &Arc<Settings>,
         (send, driver): (SendRequest<Bytes>, H2Connection<Socket, Bytes>),
     ) {
         let connection = Rc::new(Connection {
             limit: Cell::new(driver.max_concurrent_send_streams()),
             send: RefCell::new(Some(send)),
             streams: Cell::new(0),
+            since: Instant::now(),
+            used: Cell::new(false),
         });
-        self.last_failure.borrow_mut().clear();
         if self.removed.get() {
             return;
         }
@@ -283,44 +339,44 @@ impl Entry {
         if let Some(service) = self.service.upgrade() {
             service.set_failing(&self.endpoint, false);
         }
-        let (entry, thread, settings) = (Rc::clone(self), Rc::clone(thread), Arc::clone(settings));
+        let (entry, thread) = (Rc::clone(self), Rc::clone(thread));
         tokio::task::spawn_local(async move {
             drive(&thread, driver, &connection).await;
-            entry.ended(&thread, &settings, &connection);
+            entry.ended(&thread, &connection);
         });
     }
 
-    fn ended(
-        self: &Rc<Self>,
-        thread: &Rc<Thread>,
-        settings: &Arc<Settings>,
-        connection: &Rc<Connection>,
-    ) {
+    fn ended(self: &Rc<Self>, thread: &Rc<Thread>, connection: &Rc<Connection>) {
         self.connections
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, connection));
         self.endpoint.live.connections.fetch_sub(1, Relaxed);
+        let wanted = !self.removed.get() && !thread.going_away.is_cancelled();
+        if !connection.used.get() && connection.since.elapsed() < SETTLED {
+            if let (Some(settings), true) = (self.settings(), wanted) {
+                let failure = "the endpoint ended the connection right after its SETTINGS";
+                self.fail(failure.to_owned(), &settings.connection);
+            }
+        } else {
+            self.backoff.set(Duration::ZERO);
+            self.last_failure.borrow_mut().clear();
+        }
         self.changed.notify_waiters();
         let alone = self.connections.borrow().is_empty();
-        let wanted = !self.removed.get() && !thread.going_away.is_cancelled();
         if alone && wanted && !self.dialler.get() {
-            self.spawn_dialler(thread, settings);
+            self.spawn_dialler(thread);
         }
     }
 }
 
 impl Connection {
     fn admits(&self, max_streams: usize) -> bool {
-        if self.streams.get() >= self.limit.get().min(max_streams) {
-            return false;
-        }
         let mut send = self.send.borrow_mut();
         let Some(ready) = send.as_mut() else {
             return false;
         };
         match ready.poll_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(())) => true,
-            // The peer lowered its limit under our count: this stream waits inside h2.
+            Poll::Ready(Ok(())) => self.streams.get() < self.limit.get().min(max_streams),
             Poll::Pending => false,
             // GOAWAY, or the socket is gone: streams in flight finish, new ones go elsewhere.
             Poll::Ready(Err(_)) => {
@@ -342,8 +398,8 @@ impl Lease {
         request: Request<()>,
         end_of_stream: bool,
     ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
-        match self.connection.send.borrow_mut().as_mut() {
-            Some(send) => send.send_request(request, end_of_stream),
+        match self.connection.send.borrow().as_ref() {
+            Some(send) => send.clone().send_request(request, end_of_stream),
             None => Err(h2::Reason::REFUSED_STREAM.into()),
         }
     }
@@ -356,6 +412,13 @@ impl Drop for Lease {
             .set(self.connection.streams.get() - 1);
         if self.entry.pending.get() > 0 {
             self.entry.changed.notify_waiters();
+        }
+        let live = &self.entry.endpoint.live;
+        if live.failing.load(Relaxed) && self.connection.send.borrow().is_some() {
+            // Only another connection failed, and there is room on this one again.
+            if let Some(service) = self.entry.service.upgrade() {
+                service.set_failing(&self.entry.endpoint, false);
+            }
         }
     }
 }
@@ -395,6 +458,7 @@ impl LeaseError {
                 cause: "it left the endpoint set".into(),
             },
             Self::StreamLimit => Fault::StreamLimit { endpoint },
+            Self::ShuttingDown => Fault::ShuttingDown,
             Self::PendingLimit(limit) => Fault::PendingLimit { endpoint, limit },
         }
     }
@@ -418,20 +482,24 @@ async fn establish(
         .max_concurrent_reset_streams(limits.max_pending_resets)
         // 0 until SETTINGS are read; without a limit in them h2 sets it to usize::MAX.
         .initial_max_send_streams(0);
-    let (send, mut driver) = builder
+    let (mut send, mut driver) = builder
         .handshake(socket)
         .await
         .map_err(|error| error.to_string())?;
     poll_fn(|cx| {
-        let ended = Pin::new(&mut driver).poll(cx);
-        if driver.max_concurrent_send_streams() > 0 {
-            return Poll::Ready(Ok(()));
+        match Pin::new(&mut driver).poll(cx) {
+            Poll::Ready(Ok(())) => {
+                return Poll::Ready(Err("closed before it could take a call".to_owned()))
+            }
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.to_string())),
+            Poll::Pending if driver.max_concurrent_send_streams() == 0 => return Poll::Pending,
+            Poll::Pending => {}
         }
-        match ended {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(Err("closed before its SETTINGS".to_owned())),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.to_string())),
-        }
+        // An error here is a GOAWAY that came with the SETTINGS.
+        Poll::Ready(match send.poll_ready(cx) {
+            Poll::Ready(Err(error)) => Err(error.to_string()),
+            _ => Ok(()),
+        })
     })
     .await?;
     Ok((send, driver))
@@ -465,9 +533,10 @@ impl Limits {
 }
 
 fn grown(backoff: Duration, config: &ConnectionConfig) -> Duration {
-    backoff
-        .mul_f64(1.6)
-        .min(Duration::from_millis(config.backoff_max_ms))
+    backoff.mul_f64(1.6).clamp(
+        Duration::from_millis(config.backoff_base_ms),
+        Duration::from_millis(config.backoff_max_ms),
+    )
 }
 
 fn jittered(backoff: Duration, thread: &Thread) -> Duration {

@@ -231,9 +231,12 @@ impl Call {
             };
             let again = match error {
                 LeaseError::Connect(_) => {
-                    tries < CONNECT_TRIES && self.service.snapshot().reachable
+                    tries += 1;
+                    tries <= CONNECT_TRIES && self.service.snapshot().reachable
                 }
-                LeaseError::Removed => tries < CONNECT_TRIES,
+                // No try: the set in force is another one, however often it changes.
+                LeaseError::Removed => true,
+                LeaseError::ShuttingDown => false,
                 LeaseError::StreamLimit => {
                     self.thread.shared.stats.hit(Limit::ConnectionsPerEndpoint);
                     false
@@ -248,7 +251,6 @@ impl Call {
             if !again {
                 return Err(fault);
             }
-            tries += 1;
             self.service.stats.connect_retries.fetch_add(1, Relaxed);
             attempt = self.pick()?;
         }
@@ -322,7 +324,7 @@ fn admit(
         .cloned()
         .ok_or_else(|| Fault::UnknownAuthority {
             authority: authority.unwrap_or_default().to_owned(),
-            known: routing.known_authorities(),
+            known: Arc::clone(&routing.known_authorities),
         })
 }
 

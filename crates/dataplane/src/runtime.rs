@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,9 @@ pub struct Routing {
     pub limits: Limits,
     /// From accept to the end of the preface.
     pub handshake_ms: u64,
+    /// Every authority there is, for error texts. Made once: with thousands of services it takes
+    /// longer than many calls, and whoever calls a wrong name does so again and again.
+    pub known_authorities: Arc<str>,
 }
 
 /// What all threads share.
@@ -88,6 +91,14 @@ pub(crate) struct Control {
     listeners: HashMap<String, Listening>,
     threads: Vec<ThreadHandle>,
     state: State,
+    /// What reloads removed, as long as it still has connections or calls.
+    leaving: Leaving,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    pub(crate) listeners: Vec<Weak<Listener>>,
+    pub(crate) services: Vec<Weak<Service>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +108,7 @@ enum State {
     Stopped,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Listening {
     listener: Arc<Listener>,
     stop: CancellationToken,
@@ -168,6 +179,7 @@ impl DataPlane {
             listeners: HashMap::new(),
             threads: Vec::new(),
             state: State::New,
+            leaving: Leaving::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -185,7 +197,7 @@ impl DataPlane {
         if control.state != State::New {
             return Err(Error::NotRunning);
         }
-        let listeners = bind_new(&control.config, &HashMap::new())?;
+        let listeners = bind(&control.config, &HashMap::new())?;
         for index in 0..control.config.threads {
             let handle = self.spawn(index, &control.config).map_err(Error::Thread)?;
             control.threads.push(handle);
@@ -217,25 +229,19 @@ impl DataPlane {
         control.refuse_fixed(&config)?;
         let mut listeners = HashMap::new();
         if control.state == State::Running {
-            listeners = bind_new(&config, &control.listeners)?;
+            listeners = bind(&config, &control.listeners)?;
         }
         // From here on nothing can fail.
         let current = self.shared.routing.load_full();
         let next = next_routing(&config, &current.services, self.shared.seed);
-        let mut left: Vec<u64> = Vec::new();
+        let next = Arc::new(next);
+        self.shared.routing.store(Arc::clone(&next));
         for (name, service) in &current.services {
             if !next.services.contains_key(name) {
-                left.extend(
-                    service
-                        .snapshot()
-                        .members
-                        .iter()
-                        .map(|member| member.endpoint.id),
-                );
+                control.forget(service.retire());
+                control.leaving.services.push(Arc::downgrade(service));
             }
         }
-        self.shared.routing.store(Arc::new(next));
-        control.forget(left);
         if control.state == State::Running {
             control.switch_listeners(&config, listeners);
         }
@@ -249,10 +255,12 @@ impl DataPlane {
     /// # Errors
     /// The set is refused, or there is no such service; the old set stays.
     pub fn apply_endpoints(&self, service: &str, endpoints: &[u8]) -> Result<u64, Error> {
-        let service = self.service(service)?;
-        let limits = service.snapshot().settings.limits.clone();
+        let limits = self.service(service)?.snapshot().settings.limits.clone();
         let set = EndpointSetConfig::parse(endpoints, &limits)?;
         let control = self.control.lock();
+        // Looked up under the lock: a reload may have removed it meanwhile, and nobody would
+        // forget the endpoints of a service that is gone.
+        let service = self.service(service)?;
         let (epoch, left) = service.apply_endpoints(set);
         control.forget(left);
         Ok(epoch)
@@ -431,6 +439,10 @@ async fn run(thread: Rc<Thread>, mut commands: UnboundedReceiver<Command>) {
 }
 
 impl Listening {
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.listener, &other.listener)
+    }
+
     fn end(&self) {
         self.stop.cancel();
         self.listener.close();
@@ -490,52 +502,65 @@ impl Control {
         }
     }
 
-    /// Keeps listeners whose configuration stays, stops the others, begins with the new ones.
-    fn switch_listeners(&mut self, config: &Config, mut fresh: HashMap<String, Listening>) {
-        let mut kept = HashMap::new();
-        for wanted in &config.listeners {
-            if let Some(listening) = self.listeners.remove(&wanted.name) {
-                if !fresh.contains_key(&wanted.name) {
-                    kept.insert(wanted.name.clone(), listening);
-                    continue;
-                }
+    /// Puts `next` in force: the listeners that it leaves out stop, new ones begin, and those that
+    /// stay take calls as `config` says now.
+    fn switch_listeners(&mut self, config: &Config, next: HashMap<String, Listening>) {
+        let current = std::mem::take(&mut self.listeners);
+        for listening in current.values() {
+            if !next.values().any(|other| other.is(listening)) {
                 listening.end();
+                let listener = Arc::downgrade(&listening.listener);
+                self.leaving.listeners.push(listener);
             }
         }
-        for listening in self.listeners.values() {
-            listening.end();
+        for wanted in &config.listeners {
+            if let Some(listening) = next.get(&wanted.name) {
+                listening.listener.config.store(Arc::new(wanted.clone()));
+                if !current.values().any(|other| other.is(listening)) {
+                    self.accept(listening);
+                }
+                // A drain has begun: nobody accepts any more, so clients must be refused.
+                if self.threads.iter().any(|one| one.going_away.is_cancelled()) {
+                    listening.end();
+                }
+            }
         }
-        for (name, listening) in fresh.drain() {
-            self.accept(&listening);
-            kept.insert(name, listening);
-        }
-        self.listeners = kept;
+        self.listeners = next;
+    }
+
+    /// What reloads removed and is not gone yet.
+    pub(crate) fn leaving(&mut self) -> &Leaving {
+        let leaving = &mut self.leaving;
+        leaving.listeners.retain(|one| one.strong_count() > 0);
+        leaving.services.retain(|one| one.strong_count() > 0);
+        leaving
     }
 }
 
-/// Binds what is not bound yet.
-fn bind_new(
+/// The listener of each name in `config`: one that is bound to its address already, or a new one.
+/// An address can only be bound once, so what else changes must not change the socket.
+fn bind(
     config: &Config,
     bound: &HashMap<String, Listening>,
 ) -> Result<HashMap<String, Listening>, Error> {
-    let mut fresh = HashMap::new();
+    let mut listeners = HashMap::new();
     for wanted in &config.listeners {
-        let same = bound.get(&wanted.name).is_some_and(|listening| {
-            let current = &listening.listener.config;
-            (current.mode, &current.address, &current.service)
-                == (wanted.mode, &wanted.address, &wanted.service)
-        });
-        if same {
-            continue;
-        }
-        let listener = Arc::new(Listener::bind(wanted.clone())?);
-        let listening = Listening {
-            listener,
-            stop: CancellationToken::new(),
+        let serves =
+            |listening: &&Listening| listening.listener.config.load().address == wanted.address;
+        // The name alone tells listeners apart whose ports the system picks.
+        let any_port = wanted.address.port() == Some(0);
+        let same_name = bound.get(&wanted.name).filter(serves);
+        let current = same_name.or_else(|| bound.values().find(serves).filter(|_| !any_port));
+        let listening = match current {
+            Some(listening) => listening.clone(),
+            None => Listening {
+                listener: Arc::new(Listener::bind(wanted.clone())?),
+                stop: CancellationToken::new(),
+            },
         };
-        fresh.insert(wanted.name.clone(), listening);
+        listeners.insert(wanted.name.clone(), listening);
     }
-    Ok(fresh)
+    Ok(listeners)
 }
 
 /// Services that stay are the same objects, with their settings replaced.
@@ -555,7 +580,9 @@ fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: 
         }
         services.insert(wanted.name.clone(), service);
     }
+    let known_authorities = listed(authorities.iter().map(|(name, _)| name.as_str()));
     Routing {
+        known_authorities: known_authorities.into(),
         authorities: Authorities::new(authorities),
         services,
         limits: config.limits.clone(),
@@ -563,18 +590,16 @@ fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: 
     }
 }
 
-impl Routing {
-    /// Every authority there is, for error texts; cut, because a service mesh can have thousands.
-    pub(crate) fn known_authorities(&self) -> String {
-        const SHOWN: usize = 20;
-        let mut names: Vec<_> = self.authorities.names().collect();
-        names.sort_unstable();
-        let more = names.len().saturating_sub(SHOWN);
-        names.truncate(SHOWN);
-        let shown: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
-        match more {
-            0 => shown.join(", "),
-            more => format!("{} and {more} more", shown.join(", ")),
-        }
+/// Names for an error text; cut, because a service mesh can have thousands.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 20;
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let shown: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
     }
 }

@@ -4,7 +4,7 @@
 //! behind one atomic load. Writers (policy, discovery, the pool that finds an endpoint dead) build
 //! the next snapshot under a mutex, off the path of calls, and swap it in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -204,7 +204,7 @@ impl Service {
 
     /// Replaces the endpoint set. Endpoints whose address stays keep identity and counters.
     /// Returns the epoch, which rises only if the set changed, and the ids of the endpoints that
-    /// left it.
+    /// left it, for the pools to forget.
     pub fn apply_endpoints(&self, set: EndpointSetConfig) -> (u64, Vec<u64>) {
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();
@@ -214,14 +214,26 @@ impl Service {
         let (members, left) = Self::next_members(&mut writer, &current.members, set);
         let epoch = current.epoch + 1;
         self.publish(&mut writer, epoch, members, Arc::clone(&current.settings));
-        (epoch, left)
+        for endpoint in &left {
+            endpoint.leave();
+        }
+        (epoch, left.iter().map(|endpoint| endpoint.id).collect())
+    }
+
+    /// Takes every endpoint from a service that no policy names any more: calls that still wait
+    /// for one find none. Returns the ids of the endpoints.
+    pub fn retire(&self) -> Vec<u64> {
+        let nobody = EndpointSetConfig {
+            endpoints: Vec::new(),
+        };
+        self.apply_endpoints(nobody).1
     }
 
     fn next_members(
         writer: &mut Writer,
         current: &[Member],
         set: EndpointSetConfig,
-    ) -> (Arc<[Member]>, Vec<u64>) {
+    ) -> (Arc<[Member]>, Vec<Arc<Endpoint>>) {
         let mut known: HashMap<_, _> = current
             .iter()
             .map(|member| (&member.endpoint.address, &member.endpoint))
@@ -247,13 +259,11 @@ impl Service {
                 }
             })
             .collect();
-        let left = known.values().map(|endpoint| endpoint.id).collect();
+        let left: Vec<_> = known.into_values().map(Arc::clone).collect();
         writer
             .leaving
             .retain(|endpoint| endpoint.strong_count() > 0);
-        writer
-            .leaving
-            .extend(known.into_values().map(Arc::downgrade));
+        writer.leaving.extend(left.iter().map(Arc::downgrade));
         (members, left)
     }
 
@@ -590,13 +600,16 @@ impl Service {
         for member in snapshot.members.iter() {
             visit(&member.endpoint);
         }
-        for endpoint in &leaving {
-            // An address that came back has a live successor of the same name: one series each.
-            if !snapshot
-                .members
-                .iter()
-                .any(|member| member.endpoint.name == endpoint.name)
-            {
+        if leaving.is_empty() {
+            return;
+        }
+        let members = snapshot.members.iter();
+        let mut seen: HashSet<_> = members
+            .map(|member| member.endpoint.name.as_str())
+            .collect();
+        // The newest first: an address that came back, and maybe left again, has one series.
+        for endpoint in leaving.iter().rev() {
+            if seen.insert(&endpoint.name) {
                 visit(endpoint);
             }
         }
