@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import pytest
 from hyperframe.frame import SettingsFrame
 from tests.support.dataplane import DataPlaneHarness, data_plane
 from tests.support.raw_h2 import NO_ERROR, RawConnection, RawStream, grpc_message
@@ -17,6 +18,7 @@ from tests.support.raw_peers import (
     RESPONSE,
     RawServer,
     answer,
+    connect,
     never,
     open_call,
     raw_client,
@@ -336,6 +338,33 @@ async def test_listeners_swap_their_addresses() -> None:
             assert plane.plane.bound() == {"a": two, "b": one}
             async with raw_client(two) as client:
                 assert (await open_call(client).until_done()).data == grpc_message(b"test")
+
+
+async def test_a_listener_leaves_at_once_and_comes_back_at_once(tmp_path: Path) -> None:
+    with _free_port() as address:
+        extra = [
+            {"name": "tcp", "mode": "explicit", "address": address},
+            {"name": "unix", "mode": "explicit", "address": f"unix:{tmp_path / 's'}"},
+        ]
+        async with (
+            raw_server(answer()) as endpoint,
+            data_plane([endpoint.address], threads=2) as plane,
+        ):
+            own = list(plane.config["listeners"])
+            for _ in range(20):
+                plane.config["listeners"] = [*own, *extra]
+                plane.apply()
+                for listener in extra:
+                    async with raw_client(listener["address"]) as client:
+                        assert (await open_call(client).until_done()).grpc_status == 0
+                plane.config["listeners"] = own
+                plane.apply()
+                with pytest.raises(ConnectionRefusedError):
+                    await connect(address)
+                with pytest.raises(FileNotFoundError):
+                    await connect(extra[1]["address"])
+            metrics = plane.metrics()
+            assert metrics.value("attnroute_listener_accept_errors_total") == 0
 
 
 async def test_the_socket_file_of_a_successor_stays(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::Shutdown;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -170,13 +171,26 @@ impl Listener {
             .unwrap_or_else(|_| Authority::from_static("localhost"))
     }
 
-    /// Takes no more connections, once the threads that accept have stopped too. Connections that
-    /// are open go on.
+    /// Takes no more connections. Those that are open go on.
     pub(crate) fn close(&self) {
-        let socket = self.socket.lock().take();
-        if let (Some(BoundSocket::Unix(_, id)), Address::Unix(path)) = (socket, &self.bound) {
-            // Somebody may have put a socket of theirs in its place.
-            if file_id(path).is_some_and(|found| Some(found) == id) {
+        // Shut down, since data threads hold duplicates until their next turn: until then clients
+        // would wait behind a socket that nobody accepts from, and the address could not be bound.
+        match self.socket.lock().take() {
+            None => {}
+            Some(BoundSocket::Tcp(socket)) => {
+                let _ = socket2::SockRef::from(&socket).shutdown(Shutdown::Both);
+            }
+            Some(BoundSocket::Unix(socket, id)) => {
+                let _ = socket2::SockRef::from(&socket).shutdown(Shutdown::Both);
+                self.remove_file(id);
+            }
+        }
+    }
+
+    /// Removes the socket file, unless somebody has put another one in its place.
+    fn remove_file(&self, id: Option<FileId>) {
+        if let Address::Unix(path) = &self.bound {
+            if id.is_some() && file_id(path) == id {
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -270,8 +284,10 @@ pub(crate) async fn accept(
     };
     loop {
         let accepted = tokio::select! {
-            accepted = acceptor.accept() => accepted,
+            biased;
+            // First: a socket that was shut down is no error.
             () = stop.cancelled() => return,
+            accepted = acceptor.accept() => accepted,
         };
         match accepted {
             Ok(socket) => admit(&thread, &listener, socket),

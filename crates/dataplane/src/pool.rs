@@ -417,7 +417,7 @@ impl Drop for Lease {
         if live.failing.load(Relaxed) && self.connection.send.borrow().is_some() {
             // Only another connection failed, and there is room on this one again.
             if let Some(service) = self.entry.service.upgrade() {
-                service.set_failing(&self.entry.endpoint, false);
+                service.mark_failing(&self.entry.endpoint, false);
             }
         }
     }

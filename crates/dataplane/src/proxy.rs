@@ -234,8 +234,12 @@ impl Call {
                     tries += 1;
                     tries <= CONNECT_TRIES && self.service.snapshot().reachable
                 }
-                // No try: the set in force is another one, however often it changes.
-                LeaseError::Removed => true,
+                // No try, and no failure: the set in force is another one, however often it changes.
+                LeaseError::Removed => {
+                    drop(attempt);
+                    attempt = self.pick()?;
+                    continue;
+                }
                 LeaseError::ShuttingDown => false,
                 LeaseError::StreamLimit => {
                     self.thread.shared.stats.hit(Limit::ConnectionsPerEndpoint);

@@ -283,6 +283,11 @@ impl Service {
         if !failing && endpoint.live.connections.load(Relaxed) <= 1 {
             endpoint.state.reconnected();
         }
+        self.mark_failing(endpoint, failing);
+    }
+
+    /// The same of an endpoint that was not connected anew: what is known of it stays.
+    pub(crate) fn mark_failing(&self, endpoint: &Endpoint, failing: bool) {
         if endpoint.live.failing.swap(failing, Relaxed) == failing {
             return;
         }
