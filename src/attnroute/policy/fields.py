@@ -60,9 +60,11 @@ def duration(least: timedelta, most: timedelta, *, step: timedelta = _MS) -> Par
             raise ValueError(f"the finest step here is `{scalars.format_duration(step)}`")
         return parsed
 
+    limits = f"{scalars.format_duration(least)} to {scalars.format_duration(most)}"
     schema: dict[str, Any] = {"type": "string", "pattern": scalars.DURATION_PATTERN}
     if not least:
         schema = {"anyOf": [schema, {"enum": [0, "0"]}]}
+    schema["x-limits"] = limits
     return Parsed(parse, schema, scalars.format_duration)
 
 
@@ -78,7 +80,8 @@ def size(least: int, most: int) -> Parsed:
         "anyOf": [
             {"type": "string", "pattern": scalars.SIZE_PATTERN},
             {"type": "integer", "minimum": least, "maximum": most},
-        ]
+        ],
+        "x-limits": f"{scalars.format_size(least)} to {scalars.format_size(most)}",
     }
     return Parsed(parse, schema, scalars.format_size)
 
