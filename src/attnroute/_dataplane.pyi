@@ -87,7 +87,9 @@ class Picker:
     def apply_endpoints(self, endpoints: bytes) -> int: ...
     def set_failing(self, index: int, failing: bool) -> None:
         """What the pool reports when connects to an endpoint fail, or succeed again."""
-    def pick(self, now_ns: int, request_class: int = 0, key: int | None = None) -> tuple[int, str]:
+    def pick(
+        self, now_ns: int, request_class: int = 0, key: int | None = None, path: str | None = None
+    ) -> tuple[int, str]:
         """(endpoint index, reason), counted as in flight until `finished`. key: hash that
         `ring_hash` and `maglev` go by, 0..2**64.
         Raises DataPlaneError if no endpoint can take a call."""

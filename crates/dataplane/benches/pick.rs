@@ -44,6 +44,7 @@ fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
         let request = RequestInfo {
             class: 0,
             key: Some(rng.next_u64()),
+            rule: 0,
         };
         service
             .begin_attempt(&snapshot, now_ns, request, rng)
@@ -99,6 +100,7 @@ fn picks(criterion: &mut Criterion) {
                     let request = RequestInfo {
                         class: 0,
                         key: Some(now_ns),
+                        rule: 0,
                     };
                     let view = snapshot.view();
                     black_box(snapshot.balancer.pick(view, now_ns, request, &mut rng))

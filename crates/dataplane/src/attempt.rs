@@ -21,9 +21,11 @@ const FAILURE_PENALTY_NS: u64 = 1_000_000_000;
 pub struct RequestInfo {
     /// Index of its request class; 0 where there are none.
     pub class: u32,
-    /// Hash of the header or sticky key that `ring_hash` and `maglev` go by; without one they
-    /// place the call at random.
+    /// Hash of the header that a sticky route, `ring_hash` or `maglev` goes by; without one the
+    /// call is not sticky, and those place it at random.
     pub key: Option<u64>,
+    /// Rule set of its route, from 1; 0: none of its own.
+    pub rule: u32,
 }
 
 /// What became of an attempt.

@@ -7,6 +7,7 @@
 
 mod balancer;
 mod health;
+mod rules;
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 
 pub use balancer::*;
 pub use health::*;
+pub use rules::*;
 
 use crate::address::Address;
 use crate::error::ConfigError;
@@ -161,6 +163,9 @@ pub struct ServiceConfig {
     /// 0: never.
     #[serde(default = "half")]
     pub panic_threshold: f64,
+    /// Whether endpoints of the own zone are preferred.
+    #[serde(default)]
+    pub locality: Option<LocalityConfig>,
     /// Sidecars that call the service, this one included, while nobody tells; 1..=1000000.
     #[serde(default = "assumed_sidecars")]
     pub sidecars: u32,
@@ -242,7 +247,7 @@ impl Default for ConnectionConfig {
 }
 
 /// Settings of the calls whose path matches.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
     /// What it matches.
@@ -251,6 +256,12 @@ pub struct RouteConfig {
     /// Upper bound of a call's deadline; the client's own may be shorter.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// What stands above the balancer.
+    #[serde(default)]
+    pub rules: RulesConfig,
+    /// Its rule set among those of the service, from 1; 0: none of its own.
+    #[serde(skip)]
+    pub rule: u32,
 }
 
 /// A path or a prefix of it; both begin with `/`.
@@ -468,6 +479,9 @@ impl ServiceConfig {
                 format!("`{other}` names no value of a load report")
             })?;
         }
+        if let Some(locality) = &self.locality {
+            locality.validate(&format!("{at}.locality"))?;
+        }
         self.slow_start.validate(&format!("{at}.slow_start"))?;
         self.balancer.validate(&format!("{at}.balancer"))?;
         for (index, route) in self.routes.iter().enumerate() {
@@ -476,6 +490,7 @@ impl ServiceConfig {
             check(path.starts_with('/'), &at, || {
                 "a path begins with `/`".into()
             })?;
+            route.rules.validate(&format!("{at}.rules"))?;
             check(route.timeout_ms != Some(0), &at, || {
                 "timeout_ms must be positive".into()
             })?;

@@ -6,7 +6,15 @@
 //! ejections are ignored until enough are well again. Endpoints that cannot be connected to stay
 //! out even then, since a call can do nothing with them, unless there is no other.
 
+mod rules;
+mod share;
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::Ordering::Relaxed;
+
+pub(crate) use rules::{Ground, Ruled};
+pub use rules::{Void, Voids};
 
 use crate::endpoint::Member;
 

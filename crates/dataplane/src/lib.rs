@@ -20,7 +20,7 @@ pub mod attempt;
 pub mod balancer;
 pub mod clock;
 pub mod config;
-mod constraints;
+pub mod constraints;
 pub mod deadline;
 mod drain;
 pub mod endpoint;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::constraints::Void;
 use crate::endpoint::Endpoint;
 use crate::grpc::Code;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
@@ -175,6 +176,22 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         for (reason, count) in Reason::ALL.iter().zip(&service.stats.picks) {
             let labels = [("service", name.as_str()), ("reason", reason.name())];
             page.sample("attnroute_picks_total", &labels, count.load(Relaxed));
+        }
+    }
+    voids(page, &services);
+}
+
+fn voids(page: &mut Page, services: &[NamedService]) {
+    let family = "attnroute_rule_voids_total";
+    page.family(
+        family,
+        "counter",
+        "Calls for which a rule could not be kept",
+    );
+    for (name, service) in services {
+        for (void, count) in Void::ALL.iter().zip(&service.stats.voids) {
+            let labels = [("service", name.as_str()), ("rule", void.name())];
+            page.sample(family, &labels, count.load(Relaxed));
         }
     }
 }

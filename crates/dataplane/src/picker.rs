@@ -57,6 +57,14 @@ impl Picker {
         Ok(())
     }
 
+    /// The rule set of a path, for [`RequestInfo::rule`].
+    #[must_use]
+    pub fn rule_of(&self, path: &str) -> u32 {
+        let snapshot = self.service.snapshot();
+        let route = snapshot.settings.routes.find(path);
+        route.map_or(0, |route| route.rule)
+    }
+
     /// Picks, and counts the attempt as in flight until [`Picker::finished`].
     ///
     /// # Errors

@@ -22,6 +22,7 @@ use http::{Request, Uri};
 use tokio::time::{sleep_until, Instant, Sleep};
 
 use crate::attempt::{Attempt, RequestInfo, Sample};
+use crate::config::RouteConfig;
 use crate::deadline;
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
@@ -106,10 +107,8 @@ impl Call {
             });
         }
         let asked = deadline::parse(&head.headers).map_err(Fault::Timeout)?;
-        let configured = settings
-            .routes
-            .find(head.uri.path())
-            .and_then(|route| route.timeout());
+        let route = settings.routes.find(head.uri.path());
+        let configured = route.and_then(RouteConfig::timeout);
         let timeout = match (asked, configured) {
             (Some(asked), Some(configured)) => Some(asked.min(configured)),
             (asked, configured) => asked.or(configured),
@@ -122,7 +121,7 @@ impl Call {
         grpc::prepare_request_headers(&mut head.headers);
         Ok(Self {
             thread: Rc::clone(thread),
-            request: settings.request_info(&head.headers),
+            request: settings.request_info(route, &head.headers),
             service,
             settings,
             received_ns,

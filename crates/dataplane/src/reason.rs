@@ -25,8 +25,12 @@ pub enum Reason {
     RingHash,
     /// The place of the call's key in the table of `maglev`.
     Maglev,
-    /// Pins of an operator say who may be chosen.
+    /// Pins of an operator or of the route say who may be chosen.
     Pinned,
+    /// The place of the call's key, by a rule of the route.
+    Sticky,
+    /// Tried because it had too few calls, by a rule of the route.
+    Explore,
     /// Only one endpoint was usable.
     Single,
     /// No endpoint was usable: all of them were candidates.
@@ -35,7 +39,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::RoundRobin,
         Self::LeastRequest,
         Self::Random,
@@ -47,6 +51,8 @@ impl Reason {
         Self::RingHash,
         Self::Maglev,
         Self::Pinned,
+        Self::Sticky,
+        Self::Explore,
         Self::Single,
         Self::Panic,
     ];
@@ -66,6 +72,8 @@ impl Reason {
             Self::RingHash => "ring_hash",
             Self::Maglev => "maglev",
             Self::Pinned => "pinned",
+            Self::Sticky => "sticky",
+            Self::Explore => "explore",
             Self::Single => "single",
             Self::Panic => "panic",
         }

@@ -245,7 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{ascii_lower, check_authority, Authorities, Routes};
-    use crate::config::{PathMatch, RouteConfig};
+    use crate::config::{PathMatch, RouteConfig, RulesConfig};
 
     fn table(patterns: &[&str]) -> Authorities<String> {
         Authorities::new(
@@ -259,6 +259,8 @@ mod tests {
         RouteConfig {
             matcher,
             timeout_ms: Some(timeout_ms),
+            rules: RulesConfig::default(),
+            rule: 0,
         }
     }
 

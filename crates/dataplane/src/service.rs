@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 use crate::address::Address;
 pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::balancer::{Balancer, View};
-use crate::config::{ConnectionConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
-use crate::constraints::Candidates;
+use crate::config::{
+    ConnectionConfig, EndpointSetConfig, RouteConfig, RulesConfig, ServiceConfig, ServiceLimits,
+};
+use crate::constraints::{Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
@@ -51,6 +53,8 @@ pub struct Snapshot {
     pub reachable: bool,
     /// The rule, prepared for `usable`.
     pub balancer: Balancer,
+    /// What the rules of routes leave of it, by `RequestInfo::rule`; empty where there are none.
+    rules: Box<[Ruled]>,
     /// Settings of the service that calls need.
     pub settings: Arc<Settings>,
     /// Sidecars that call the service, this one included.
@@ -68,6 +72,9 @@ pub struct Settings {
     pub connection: ConnectionConfig,
     /// Per-path settings.
     pub routes: Routes,
+    /// The rules of each `RequestInfo::rule`; empty where there are none.
+    rules: Box<[RulesConfig]>,
+    sticky_headers: Box<[Option<HeaderName>]>,
     /// Whether and how new endpoints get fewer calls.
     pub slow_start: Option<SlowStart>,
     /// Whether and when calls that go wrong eject an endpoint.
@@ -114,6 +121,8 @@ pub struct ServiceStats {
     pub response_bytes: AtomicU64,
     /// Calls whose first connect failed and that went to another endpoint instead.
     pub connect_retries: AtomicU64,
+    /// Rules that could not be kept for a call.
+    pub voids: Voids,
     /// Ejections by cause.
     pub ejections: [AtomicU64; Cause::ALL.len()],
     /// Ejections that `outlier_detection.max_ejected` forbade.
@@ -159,6 +168,7 @@ impl Service {
             balancer: Balancer::new(&config.balancer, View::new(&[], &[]), None, &mut rng),
             members: Arc::new([]),
             usable: Box::new([]),
+            rules: Box::new([]),
             panic: false,
             pinned: false,
             reachable: true,
@@ -323,6 +333,7 @@ impl Service {
             sidecars,
         };
         let balancer = Balancer::new(&config.balancer, view, Some(&previous.balancer), rng);
+        let rules = settings.rules_for(config, view, &previous.rules, rng);
         self.snapshot.store(Arc::new(Snapshot {
             epoch,
             members,
@@ -331,6 +342,7 @@ impl Service {
             pinned,
             reachable,
             balancer,
+            rules,
             sidecars,
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
@@ -473,9 +485,7 @@ impl Service {
             [] if snapshot.members.is_empty() => return Err(Refusal::NoEndpoints),
             [] => return Err(snapshot.refusal()),
             [only] => (only, Reason::Single),
-            _ => snapshot
-                .balancer
-                .pick(snapshot.view(), now_ns, request, rng),
+            _ => snapshot.place(now_ns, request, &self.stats.voids, rng),
         };
         let reason = if snapshot.panic {
             Reason::Panic
@@ -517,6 +527,9 @@ impl Service {
         snapshot
             .balancer
             .ended(snapshot.view(), &attempt, now_ns, sample);
+        for ruled in &snapshot.rules {
+            ruled.refresh(snapshot.view(), now_ns);
+        }
         if let Some(report) = sample.report {
             self.reported(attempt.endpoint(), now_ns, report);
         }
@@ -623,6 +636,20 @@ impl Service {
 
 impl Snapshot {
     /// Why a set with endpoints has no usable one.
+    fn place(
+        &self,
+        now_ns: u64,
+        request: RequestInfo,
+        voids: &Voids,
+        rng: &mut Rng,
+    ) -> (u32, Reason) {
+        let (view, balancer) = (self.view(), &self.balancer);
+        match self.rules.get(request.rule as usize) {
+            None => balancer.pick(view, now_ns, request, rng),
+            Some(ruled) => ruled.pick(view, balancer, (now_ns, request), voids, rng),
+        }
+    }
+
     fn refusal(&self) -> Refusal {
         let has_weight = |member: &Member| member.static_weight > 0.0;
         let takers = self.members.iter().filter(|member| member.takes_calls());
@@ -659,8 +686,10 @@ impl Snapshot {
     #[must_use]
     pub fn weights(&self, now_ns: u64) -> Vec<f32> {
         let mut weights = vec![0.0; self.members.len()];
-        if !self.usable.is_empty() {
-            self.balancer.weights(self.view(), now_ns, &mut weights);
+        match self.rules.first() {
+            _ if self.usable.is_empty() => {}
+            Some(ruled) if ruled.has_sides() => ruled.weights(self.view(), now_ns, &mut weights),
+            _ => self.balancer.weights(self.view(), now_ns, &mut weights),
         }
         weights
     }
@@ -668,10 +697,21 @@ impl Snapshot {
 
 impl Settings {
     fn new(config: &ServiceConfig) -> Self {
+        let mut routes = config.routes.clone();
+        let mut rules = vec![RulesConfig::default()];
+        for route in routes.iter_mut().filter(|route| !route.rules.is_empty()) {
+            route.rule = rules.len() as u32;
+            rules.push(route.rules.clone());
+        }
+        if rules.len() == 1 && config.locality.is_none() {
+            rules.clear();
+        }
         Self {
+            sticky_headers: rules.iter().map(sticky_header).collect(),
+            rules: rules.into(),
             limits: config.limits.clone(),
             connection: config.connection.clone(),
-            routes: Routes::new(&config.routes),
+            routes: Routes::new(&routes),
             slow_start: SlowStart::new(config.slow_start),
             outlier: config.outlier_detection.map(Outlier::new),
             panic_threshold: config.panic_threshold,
@@ -684,14 +724,39 @@ impl Settings {
         }
     }
 
-    /// What a pick may know of a call with these headers.
+    /// What a pick may know of a call on this route with these headers.
     #[must_use]
-    pub fn request_info(&self, headers: &HeaderMap) -> RequestInfo {
-        let value = self.hash_header.as_ref().and_then(|name| headers.get(name));
+    pub fn request_info(&self, route: Option<&RouteConfig>, headers: &HeaderMap) -> RequestInfo {
+        let rule = route.map_or(0, |route| route.rule);
+        let sticky = self.sticky_headers.get(rule as usize);
+        let name = sticky
+            .and_then(Option::as_ref)
+            .or(self.hash_header.as_ref());
+        let value = name.and_then(|name| headers.get(name));
         RequestInfo {
             class: 0,
             key: value.map(|value| hash(value.as_bytes())),
+            rule,
         }
+    }
+
+    fn rules_for(
+        &self,
+        config: &ServiceConfig,
+        view: View<'_>,
+        previous: &[Ruled],
+        rng: &mut Rng,
+    ) -> Box<[Ruled]> {
+        let ground = Ground {
+            view,
+            balancer: &config.balancer,
+            locality: config.locality.as_ref(),
+        };
+        let previous = previous.iter().map(Some).chain(std::iter::repeat(None));
+        let rules = self.rules.iter().zip(previous);
+        rules
+            .map(|(rules, previous)| Ruled::new(rules, &ground, previous, rng))
+            .collect()
     }
 }
 
@@ -712,6 +777,11 @@ fn restrict_to_pinned(members: &[Member], usable: Box<[u32]>) -> (Box<[u32]>, bo
     } else {
         (pinned, true)
     }
+}
+
+fn sticky_header(rules: &RulesConfig) -> Option<HeaderName> {
+    let sticky = rules.sticky.as_ref()?;
+    HeaderName::from_bytes(sticky.header.as_bytes()).ok()
 }
 
 fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {

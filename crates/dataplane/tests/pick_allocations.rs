@@ -15,7 +15,9 @@ use std::sync::Arc;
 use attnroute_dataplane::address::Address;
 use attnroute_dataplane::attempt::RequestInfo;
 use attnroute_dataplane::balancer::{Balancer, View};
-use attnroute_dataplane::config::{BalancerConfig, ChoiceCount, PathMatch, RouteConfig};
+use attnroute_dataplane::config::{
+    BalancerConfig, ChoiceCount, PathMatch, RouteConfig, RulesConfig,
+};
 use attnroute_dataplane::deadline;
 use attnroute_dataplane::endpoint::{Endpoint, Member};
 use attnroute_dataplane::histogram::Histogram;
@@ -122,6 +124,8 @@ fn reading_a_call_allocates_nothing() {
     let routes = Routes::new(&[RouteConfig {
         matcher: PathMatch::PathPrefix("/shop.Cart/".to_owned()),
         timeout_ms: Some(1),
+        rules: RulesConfig::default(),
+        rule: 0,
     }]);
     let mut headers = HeaderMap::new();
     headers.insert("grpc-timeout", HeaderValue::from_static("100m"));

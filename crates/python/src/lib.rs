@@ -182,19 +182,21 @@ impl Picker {
             .map_err(raised)
     }
 
-    #[pyo3(signature = (now_ns, request_class = 0, key = None))]
+    #[pyo3(signature = (now_ns, request_class = 0, key = None, path = None))]
     fn pick(
         &self,
         now_ns: u64,
         request_class: u32,
         key: Option<u64>,
+        path: Option<&str>,
     ) -> PyResult<(u32, &'static str)> {
+        let mut inner = self.inner.lock();
         let request = RequestInfo {
             class: request_class,
             key,
+            rule: path.map_or(0, |path| inner.rule_of(path)),
         };
-        self.inner
-            .lock()
+        inner
             .pick(now_ns, request)
             .map(|(index, reason)| (index, reason.name()))
             .map_err(|refusal| DataPlaneError::new_err(format!("no pick: {refusal:?}")))

@@ -290,6 +290,7 @@ impl<'a> World<'a> {
                 let request = RequestInfo {
                     class: arrival.class,
                     key: Some(arrival.key),
+                    rule: 0,
                 };
                 sidecars[arrival.sidecar as usize].call(self.now_ns, request)
             }

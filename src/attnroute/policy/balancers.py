@@ -81,6 +81,22 @@ Share = Annotated[
         },
     ),
 ]
+
+
+def share_from(least: float) -> Parsed:
+    """A share that must not be smaller than `least`."""
+
+    def parse(value: object) -> float:
+        share = _share(value)
+        if share < least:
+            raise ValueError(f"expected a share from `{least:.1%}` to `100%`")
+        return share
+
+    number = {"type": "number", "minimum": least, "maximum": 1}
+    percent = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?%$"}
+    return Parsed(parse, {"anyOf": [number, percent]})
+
+
 TableSize = Annotated[
     int, Parsed(_table_size, {"type": "integer", "minimum": 2, "maximum": _TABLE_SIZE_MAX})
 ]

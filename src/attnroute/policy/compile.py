@@ -67,6 +67,7 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         "name": name,
         "authorities": list(service.authorities),
         "balancer": balancer_json(service.balancer),
+        "locality": None if service.locality is None else service.locality.model_dump(),
         "outlier_detection": outlier_json(service.outlier_detection),
         "panic_threshold": service.panic_threshold,
         "slow_start": {
@@ -91,6 +92,7 @@ def _route(route: Route) -> dict[str, Any]:
     return {
         "match": route.match.model_dump(exclude_none=True),
         "timeout_ms": None if route.timeout is None else _ms(route.timeout),
+        "rules": route.rules.model_dump(),
     }
 
 

@@ -19,11 +19,25 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from attnroute.policy import scalars
-from attnroute.policy.balancers import Balancer, LeastRequest, Share, SlowStart
+from attnroute.policy.balancers import (
+    Balancer,
+    HeaderName,
+    LeastRequest,
+    Share,
+    SlowStart,
+    share_from,
+)
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
-from attnroute.policy.sources import EndpointFile, EndpointSource, EndpointSources, StaticEndpoint
+from attnroute.policy.sources import (
+    EndpointAddress,
+    EndpointFile,
+    EndpointSource,
+    EndpointSources,
+    StaticEndpoint,
+    Text,
+)
 
 __all__ = [
     "Admin",
@@ -241,11 +255,53 @@ class PathMatch(Strict):
     )
 
 
+class Sticky(Strict):
+    """Calls with the same key go to the same endpoint."""
+
+    header: HeaderName = Field(
+        description="Request header whose value is the key; a call without it is not sticky."
+    )
+
+
+class Rules(Strict):
+    """What stands above the balancer, in this order."""
+
+    pin: tuple[EndpointAddress, ...] = Field(
+        default=(), description="Only these endpoints, while one of them is usable."
+    )
+    sticky: Sticky | None = Field(
+        default=None, description="Keep calls of a key at one endpoint; default off."
+    )
+    max_share: Annotated[float, share_from(0.001)] | None = Field(
+        default=None,
+        description="Share of the route's last 1,000 picks, or of the last second's, that one "
+        "endpoint may have; default unlimited.",
+    )
+    explore: Share = Field(
+        default=0.0,
+        description="Probability with which a call tries an endpoint that had less than this "
+        "share, divided by their number, of the last 10 s.",
+    )
+
+
+class Locality(Strict):
+    """Where the sidecar is: endpoints of its zone are preferred."""
+
+    RESERVED: ClassVar[Mapping[str, str]] = {"zone_label": "a later version"}
+
+    own_zone: Text = Field(description="The sidecar's own zone.")
+    min_healthy: Annotated[float, share_from(0.01)] = Field(
+        default=0.7,
+        description="Share of the own zone's endpoints that must be usable for it to take all "
+        "calls; below, the rest goes to other zones in proportion.",
+    )
+
+
 class Route(Strict):
     """Settings of the calls whose path matches; an exact path goes before every prefix."""
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("idempotent", "retry", "rules", "hedge"), "a later version"
+        ("idempotent", "retry", "hedge"), "a later version"
     )
 
     match: PathMatch = Field(description="Which calls.")
@@ -253,6 +309,7 @@ class Route(Strict):
         default=None,
         description="Upper bound of a call's deadline; the client's own may be shorter.",
     )
+    rules: Rules = Field(default=Rules(), description="What stands above the balancer.")
 
 
 class Service(Strict):
@@ -260,7 +317,6 @@ class Service(Strict):
 
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
-            "locality",
             "concurrency",
             "request_class",
             "health",
@@ -281,6 +337,9 @@ class Service(Strict):
     balancer: Balancer = Field(
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",
+    )
+    locality: Locality | None = Field(
+        default=None, description="Prefer endpoints of the own zone; default off."
     )
     outlier_detection: OutlierDetection | None = Field(
         default=None,

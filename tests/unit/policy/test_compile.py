@@ -21,6 +21,7 @@ from attnroute.policy.load_reports import Fleet
 from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
 
 ROOT = Path(__file__).parents[3]
+NO_RULES: dict[str, Any] = {"pin": [], "sticky": None, "max_share": None, "explore": 0.0}
 
 
 def compiled(text: str) -> dict[str, Any]:
@@ -76,8 +77,8 @@ timeouts: {handshake: 3s}
         "max_streams": 7,
     }
     assert service["routes"] == [
-        {"match": {"path": "/a/b"}, "timeout_ms": 1_500},
-        {"match": {"path_prefix": "/a/"}, "timeout_ms": None},
+        {"match": {"path": "/a/b"}, "timeout_ms": 1_500, "rules": NO_RULES},
+        {"match": {"path_prefix": "/a/"}, "timeout_ms": None, "rules": NO_RULES},
     ]
 
 
@@ -169,6 +170,22 @@ def test_c3_counts_the_sidecars_of_the_fleet(sidecars: int, chosen: int) -> None
         picker.finished(index, now_ns, latency_ns, 0, report.SerializeToString())
     assert picker.pick(now_ns)[0] == 1
     assert picker.pick(now_ns)[0] == chosen
+
+
+def test_rules_and_zones_in_the_form_of_the_data_plane() -> None:
+    service = compiled(
+        with_service(
+            "locality: {own_zone: a}, routes: [{match: {path: /a}, rules: {pin: ['10.0.0.1:1'], "
+            "sticky: {header: x-user}, max_share: 50%, explore: 1%}}]"
+        )
+    )["services"][0]
+    assert service["locality"] == {"own_zone": "a", "min_healthy": 0.7}
+    assert service["routes"][0]["rules"] == {
+        "pin": ["10.0.0.1:1"],
+        "sticky": {"header": "x-user"},
+        "max_share": 0.5,
+        "explore": 0.01,
+    }
 
 
 def test_same_policy_gives_the_same_bytes() -> None:

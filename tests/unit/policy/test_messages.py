@@ -51,7 +51,7 @@ BALANCERS = (
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `outlier_detection`, `panic_threshold`, `slow_start`, "
+                "`balancer`, `locality`, `outlier_detection`, `panic_threshold`, `slow_start`, "
                 "`load_reports`, `strip_load_reports`, `limits`, `connection`, `routes`, keys of "
                 "your own begin with `x-`"
             ),

@@ -375,6 +375,14 @@ impl Balancer {
         self.rule().probes_due(view, now_ns, rng, out);
     }
 
+    /// Renews a schedule that follows reports, if it is due: for a balancer that is told of no
+    /// ended calls, because another one of the service is.
+    pub(crate) fn refresh(&self, view: View<'_>, now_ns: u64) {
+        if let Self::WeightedRoundRobin(rule) = self {
+            rule.rebuild_when_due(view, now_ns);
+        }
+    }
+
     /// Learns from the answer of a probe, or, from `None`, that nobody there answers probes.
     pub fn probed(&self, view: View<'_>, endpoint: &Endpoint, now_ns: u64, probe: Option<Probe>) {
         self.rule().probed(view, endpoint, now_ns, probe);

@@ -92,6 +92,7 @@ pub(super) fn key(id: u64) -> RequestInfo {
     RequestInfo {
         class: 0,
         key: Some(id),
+        rule: 0,
     }
 }
 

@@ -123,7 +123,7 @@ impl WeightedRoundRobin {
         (index, reason)
     }
 
-    fn rebuild_when_due(&self, view: View<'_>, now_ns: u64) {
+    pub(super) fn rebuild_when_due(&self, view: View<'_>, now_ns: u64) {
         let last_ns = self.built_ns.load(Relaxed);
         let due = last_ns == NEVER || now_ns >= last_ns.saturating_add(self.update_ns);
         // Whoever moves the time on builds; the others go on.
