@@ -200,7 +200,7 @@ pub struct LoadReportsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServiceLimits {
-    /// Calls in flight over all endpoints; one more is RESOURCE_EXHAUSTED.
+    /// Calls in flight over all endpoints; one more is UNAVAILABLE.
     pub max_inflight: u32,
     /// Connections per endpoint and data thread.
     pub max_connections_per_endpoint: usize,

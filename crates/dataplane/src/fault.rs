@@ -93,8 +93,10 @@ impl Fault {
                      `limits.max_connections_per_endpoint` is reached"
                 ),
             ),
+            // UNAVAILABLE, as from Envoy and gRPC: the endpoints are well, another try may get through
+            // (RS-15).
             Self::PendingLimit { endpoint, limit } => (
-                Code::ResourceExhausted,
+                Code::Unavailable,
                 format!(
                     "{limit} calls wait for a connection to `{endpoint}`; \
                      `limits.max_pending` is reached"
@@ -183,7 +185,7 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
             ),
         ),
         Refusal::MaxInflight(limit) => (
-            Code::ResourceExhausted,
+            Code::Unavailable,
             format!("{limit} calls to `{service}` are in flight; `limits.max_inflight` is reached"),
         ),
     }

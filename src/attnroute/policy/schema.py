@@ -201,7 +201,7 @@ class ServiceLimits(Strict):
         default=10_000,
         ge=1,
         le=_U32_MAX,
-        description="Calls in flight over all endpoints; one more is RESOURCE_EXHAUSTED.",
+        description="Calls in flight over all endpoints; one more is UNAVAILABLE.",
     )
     max_connections_per_endpoint: int = Field(
         default=4, ge=1, le=1_000, description="Connections per endpoint and data thread."
