@@ -334,8 +334,22 @@ class Sidecar:
         self._ready = True
         await self._admin.set_ready(True)
         if self._options.ports_file is not None:
-            self._write_ports(self._options.ports_file)
+            await self._announce_ports(self._options.ports_file)
         logger.info("ready")
+
+    async def _announce_ports(self, path: Path) -> None:
+        """Writes the ports file; whoever waits for it waits until the disk takes it."""
+        while True:
+            try:
+                self._write_ports(path)
+            except OSError as error:
+                logger.warning(
+                    "cannot write the ports file; it is tried again",
+                    extra=fields(path=str(path), reason=error.strerror or str(error)),
+                )
+                await asyncio.sleep(READY_POLL_S)
+            else:
+                return
 
     def _write_ports(self, path: Path) -> None:
         ports = {
@@ -344,8 +358,12 @@ class Sidecar:
             "pid": os.getpid(),
         }
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        fresh.write_text(json.dumps(ports) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        try:
+            fresh.write_text(json.dumps(ports) + "\n", encoding="utf-8")
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
 
     # While it runs.
 

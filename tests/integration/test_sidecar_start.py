@@ -65,6 +65,25 @@ def test_the_ports_file_names_every_address(start_sidecar: Start, tmp_path: Path
     assert not path.exists()
 
 
+def test_a_ports_file_that_cannot_be_written_comes_later(tmp_path: Path) -> None:
+    sidecar = Sidecar(tmp_path, FILE_POLICY)
+    directory = tmp_path / "ports"
+    directory.mkdir()
+    sidecar.ports_path = directory / "ports.json"
+    try:
+        sidecar.start(wait_ready=False)
+        sidecar.logged("listening")
+        directory.rmdir()
+        Sidecar.replace(tmp_path / "endpoints.yaml", "endpoints: [127.0.0.1:9]\n")
+        line = sidecar.logged("cannot write the ports file; it is tried again")
+        assert line["path"] == str(sidecar.ports_path)
+        directory.mkdir()
+        sidecar.wait_ready()
+        assert list(directory.iterdir()) == [sidecar.ports_path]
+    finally:
+        sidecar.kill()
+
+
 def test_a_ports_file_of_an_earlier_run_does_not_pass_for_ready(tmp_path: Path) -> None:
     sidecar = Sidecar(tmp_path, FILE_POLICY)
     sidecar.ports_path.write_text(json.dumps({"listeners": {}}))
