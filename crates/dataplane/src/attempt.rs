@@ -88,6 +88,8 @@ pub struct Attempt {
     started_ns: u64,
     in_flight: u32,
     ended: bool,
+    /// Of a streaming call: how long its first answer message took, once it came.
+    answered_ns: Option<u64>,
 }
 
 impl Attempt {
@@ -106,6 +108,7 @@ impl Attempt {
             started_ns,
             in_flight,
             ended: false,
+            answered_ns: None,
         }
     }
 
@@ -139,16 +142,34 @@ impl Attempt {
         self.started_ns
     }
 
-    /// Attempts of ours that the endpoint had in flight at the pick, without this one.
+    /// Attempts of ours that the endpoint had in flight at the pick, without this one and without
+    /// streams whose answer had begun.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    /// Latency up to the first answer message, of a streaming call that has one.
+    pub(crate) fn answered_ns(&self) -> Option<u64> {
+        self.answered_ns
+    }
+
+    /// Notes that it is a streaming call whose first answer message has come.
+    pub(crate) fn answered(&mut self, latency_ns: u64) {
+        if !self.ended && self.answered_ns.is_none() {
+            self.answered_ns = Some(latency_ns);
+            self.endpoint.live.begin_stream();
+        }
     }
 
     /// Counts it out.
     pub(crate) fn close(&mut self, outcome: Outcome, latency_ns: u64) {
         if !self.ended {
             self.ended = true;
+            if self.answered_ns.is_some() {
+                self.endpoint.live.end_stream();
+            }
+            let latency_ns = self.answered_ns.unwrap_or(latency_ns);
             self.endpoint.live.end(outcome, latency_ns);
         }
     }
@@ -163,9 +184,87 @@ impl Drop for Attempt {
 
 #[cfg(test)]
 mod tests {
-    use super::Sample;
+    use super::{Attempt, RequestInfo, Sample};
+    use crate::config::{EndpointSetConfig, ServiceConfig, ServiceLimits};
     use crate::endpoint::Outcome;
     use crate::grpc::Code;
+    use crate::rng::Rng;
+    use crate::service::Service;
+
+    const MS: u64 = 1_000_000;
+
+    /// A service of two endpoints, with an attempt at each.
+    fn two_attempts(balancer: &str) -> (Service, [Attempt; 2]) {
+        let json =
+            format!(r#"{{"name":"cart","authorities":[],"balancer":{{"type":"{balancer}"}}}}"#);
+        let config = ServiceConfig::parse(json.as_bytes()).expect("it is valid");
+        let service = Service::new(config, 1);
+        let set = br#"{"endpoints":[{"address":"10.0.0.1:1"},{"address":"10.0.0.2:1"}]}"#;
+        let set = EndpointSetConfig::parse(set, &ServiceLimits::default()).expect("it is valid");
+        service.apply_endpoints(set);
+        let mut rng = Rng::stream(1, 1);
+        let mut begin = || {
+            let snapshot = service.snapshot();
+            service
+                .begin_attempt(&snapshot, 0, RequestInfo::default(), &mut rng)
+                .expect("somebody is usable")
+        };
+        let mut attempts = [begin(), begin()];
+        attempts.sort_by_key(Attempt::index);
+        assert_eq!(attempts.each_ref().map(Attempt::index), [0, 1]);
+        (service, attempts)
+    }
+
+    #[test]
+    fn the_sample_of_a_stream_ends_at_its_first_answer_message() {
+        // A stream answers after 10 ms and lasts for 10 s, a unary call takes 20 ms elsewhere.
+        let (service, [mut stream, unary]) = two_attempts("peak_ewma");
+        service.answered(&mut stream, 10 * MS, true);
+        service.end_attempt(
+            unary,
+            20 * MS,
+            &Sample::new(Outcome::Answered(Code::Ok), 20 * MS),
+        );
+        let endpoint = std::sync::Arc::clone(stream.endpoint());
+        let live = &endpoint.live;
+        assert_eq!((live.in_flight(), live.unanswered()), (1, 0));
+        // Nothing else is in flight, and 10 ms are less than 20: the open stream burdens nobody.
+        assert_eq!(service.snapshot().weights(20 * MS), [1.0, 0.0]);
+        service.end_attempt(
+            stream,
+            10_000 * MS,
+            &Sample::new(Outcome::Answered(Code::Ok), 10_000 * MS),
+        );
+        assert_eq!(service.snapshot().weights(20 * MS), [1.0, 0.0]);
+        assert_eq!((live.in_flight(), live.unanswered()), (0, 0));
+        let sum = live.latency_ns.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(sum, 10 * MS);
+    }
+
+    #[test]
+    fn an_open_stream_counts_for_least_request() {
+        let (service, [mut stream, unary]) = two_attempts("least_request");
+        service.answered(&mut stream, 10 * MS, true);
+        drop(unary);
+        assert_eq!(service.snapshot().weights(20 * MS), [0.0, 1.0]);
+        drop(stream);
+        assert_eq!(service.snapshot().weights(20 * MS), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn a_stream_found_out_late_gives_no_sample() {
+        let (service, [mut stream, unary]) = two_attempts("peak_ewma");
+        service.end_attempt(
+            unary,
+            20 * MS,
+            &Sample::new(Outcome::Answered(Code::Ok), 20 * MS),
+        );
+        service.answered(&mut stream, 10_000 * MS, false);
+        // Nothing was learned: the 30 ms that are assumed of an endpoint stay.
+        assert_eq!(service.snapshot().weights(20 * MS), [0.0, 1.0]);
+        let live = &stream.endpoint().live;
+        assert_eq!((live.in_flight(), live.unanswered()), (1, 0));
+    }
 
     #[test]
     fn a_failure_is_charged_what_is_longest() {

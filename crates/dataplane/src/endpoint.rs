@@ -49,7 +49,9 @@ pub struct Endpoint {
 pub struct Live {
     /// Attempts that were picked and have not ended.
     pub in_flight: AtomicU32,
-    /// The same over all endpoints of the service.
+    /// Of them, streaming calls whose first answer message has come.
+    streams: AtomicU32,
+    /// Attempts in flight over all endpoints of the service.
     in_flight_of_all: Arc<AtomicU32>,
     /// Attempts ever picked.
     pub picks: AtomicU64,
@@ -150,12 +152,30 @@ impl Endpoint {
 }
 
 impl Live {
-    /// Counts an attempt in, and returns how many were in flight before. Paired with exactly one
+    /// Counts an attempt in, and returns how many were unanswered before. Paired with exactly one
     /// [`Live::end`].
     pub fn begin(&self) -> u32 {
         self.picks.fetch_add(1, Relaxed);
         self.in_flight_of_all.fetch_add(1, Relaxed);
-        self.in_flight.fetch_add(1, Relaxed)
+        let before = self.in_flight.fetch_add(1, Relaxed);
+        before.saturating_sub(self.streams.load(Relaxed))
+    }
+
+    /// An attempt in flight is a stream whose answer has begun.
+    pub(crate) fn begin_stream(&self) {
+        self.streams.fetch_add(1, Relaxed);
+    }
+
+    /// It is about to end.
+    pub(crate) fn end_stream(&self) {
+        self.streams.fetch_sub(1, Relaxed);
+    }
+
+    /// Attempts in flight now whose time is still being measured: a stream whose answer has begun
+    /// says no more of how busy its endpoint is than how long somebody listens.
+    #[must_use]
+    pub fn unanswered(&self) -> u32 {
+        self.in_flight().saturating_sub(self.streams.load(Relaxed))
     }
 
     /// Attempts in flight now.

@@ -30,6 +30,7 @@ use crate::pool::Lease;
 use crate::runtime::Thread;
 use crate::server::Slot;
 use crate::service::{Service, ServiceStats};
+use crate::streaming::Method;
 
 /// Counts a call in, and out exactly once with its final status.
 #[derive(Debug)]
@@ -53,8 +54,14 @@ pub(crate) struct Exchange {
     grpc: bool,
     /// Status if the answer ends without trailers and is not gRPC.
     code: Code,
-    /// Messages of the answer.
+    /// Messages of the request and of the answer.
+    asked: Framing,
     framing: Framing,
+    method: Method,
+    /// The method is known to be streaming.
+    streaming: bool,
+    /// The first message of the answer has come.
+    answered: bool,
     /// Only where there is a deadline.
     timer: Option<Pin<Box<Sleep>>>,
     attempt: Option<Attempt>,
@@ -138,6 +145,7 @@ pub(crate) struct Parts {
     pub(crate) guard: CallGuard,
     pub(crate) attempt: Attempt,
     pub(crate) lease: Lease,
+    pub(crate) method: Method,
     pub(crate) timer: Option<Pin<Box<Sleep>>>,
     /// The request's body and where it goes; `None` if it ended with its headers.
     pub(crate) up: Option<(RecvStream, SendStream<Bytes>)>,
@@ -149,7 +157,12 @@ impl Exchange {
     /// Takes a call over. What is there of the request's body goes out at once, in the same write
     /// as its headers.
     pub(crate) fn begin(parts: Parts) -> Self {
+        let service = parts.guard.service.as_ref();
         let mut exchange = Self {
+            streaming: service.is_some_and(|service| service.streaming.contains(parts.method)),
+            method: parts.method,
+            answered: false,
+            asked: Framing::default(),
             up: parts.up.map(|(from, to)| Pump::new(from, to, true)),
             answer: parts.answer,
             down: Down::Head(parts.respond),
@@ -166,6 +179,12 @@ impl Exchange {
         // The task's first poll registers the waker; a client that left is found then, too.
         let _ = exchange.poll_up(&mut Context::from_waker(Waker::noop()));
         exchange
+    }
+
+    fn poll_moving(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let polled = self.poll_end(cx);
+        self.follow_messages();
+        polled
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -197,8 +216,12 @@ impl Exchange {
         let Some(pump) = self.up.as_mut() else {
             return false;
         };
-        let bytes = &self.guard.stats().request_bytes;
-        let Poll::Ready(result) = pump.poll(cx, |part| count(bytes, part)) else {
+        let (bytes, asked) = (&self.guard.stats().request_bytes, &mut self.asked);
+        let moved = pump.poll(cx, |part| {
+            count(bytes, part);
+            asked.advance(part);
+        });
+        let Poll::Ready(result) = moved else {
             return false;
         };
         match result {
@@ -297,6 +320,28 @@ impl Exchange {
         matches!(self.down, Down::Body(_)) && self.framing.is_within_message()
     }
 
+    /// Ends the sample of a streaming call with the first message of its answer, and finds out that
+    /// a method is streaming: more than one message went in one direction. Only a method that was
+    /// answered with a message is learned, so that no client fills the list with paths of its own.
+    fn follow_messages(&mut self) {
+        let messages = self.framing.messages();
+        if messages == 0 || !self.grpc {
+            return;
+        }
+        let is_first = !std::mem::replace(&mut self.answered, true);
+        let proven = messages > 1 || self.asked.messages() > 1;
+        let news = if self.streaming { is_first } else { proven };
+        let (true, Some(service), Some(attempt)) = (news, &self.guard.service, &mut self.attempt)
+        else {
+            return;
+        };
+        if !self.streaming {
+            self.streaming = true;
+            service.streaming.add(self.method);
+        }
+        service.answered(attempt, self.guard.thread.clock.now_ns(), is_first);
+    }
+
     fn endpoint(&self) -> String {
         self.attempt
             .as_ref()
@@ -371,7 +416,7 @@ impl Future for Exchange {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let end = match self.broken.take() {
             Some(fault) => End::Failed(*fault),
-            None => match ready!(self.poll_end(cx)) {
+            None => match ready!(self.poll_moving(cx)) {
                 End::Failed(fault) if self.ends_by_reset() => {
                     // A reset takes with it what h2 has not written yet: the connection's task,
                     // awake since the last DATA, gets its turn first.

@@ -12,7 +12,9 @@ const PREFIX_BYTES: usize = 5;
 pub(crate) struct Framing {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of the prefix seen so far.
-    known: usize,
+    known: u8,
+    /// Whole messages so far; from 255 on no more are counted.
+    messages: u8,
     /// Bytes of the message that are still to come, once its prefix is known.
     missing: u64,
 }
@@ -26,19 +28,27 @@ impl Framing {
                     .unwrap_or(usize::MAX)
                     .min(bytes.len());
                 self.missing -= part as u64;
+                self.messages = self.messages.saturating_add((self.missing == 0).into());
                 bytes = &bytes[part..];
                 continue;
             }
-            let part = (PREFIX_BYTES - self.known).min(bytes.len());
-            self.prefix[self.known..self.known + part].copy_from_slice(&bytes[..part]);
-            self.known += part;
+            let known = usize::from(self.known);
+            let part = (PREFIX_BYTES - known).min(bytes.len());
+            self.prefix[known..known + part].copy_from_slice(&bytes[..part]);
+            self.known += part as u8;
             bytes = &bytes[part..];
-            if self.known == PREFIX_BYTES {
+            if usize::from(self.known) == PREFIX_BYTES {
                 let [_, a, b, c, d] = self.prefix;
                 self.missing = u32::from_be_bytes([a, b, c, d]).into();
+                self.messages = self.messages.saturating_add((self.missing == 0).into());
                 self.known = 0;
             }
         }
+    }
+
+    /// Whole messages so far, at most 255.
+    pub(crate) fn messages(&self) -> u8 {
+        self.messages
     }
 
     /// Whether the bytes so far end in the middle of a message.
@@ -74,6 +84,8 @@ mod tests {
             let (mut framing, mut at) = (Framing::default(), 0);
             for cut in cuts.iter().cycle() {
                 prop_assert_eq!(framing.is_within_message(), !ends.contains(&at), "at {}", at);
+                let whole = ends[1..].iter().filter(|end| **end <= at).count();
+                prop_assert_eq!(usize::from(framing.messages()), whole, "at {}", at);
                 if at == stream.len() {
                     break;
                 }
@@ -82,6 +94,15 @@ mod tests {
                 at = next;
             }
         }
+    }
+
+    #[test]
+    fn the_count_of_messages_stops_at_its_end() {
+        let mut framing = Framing::default();
+        for _ in 0..300 {
+            framing.advance(&message(1));
+        }
+        assert_eq!(framing.messages(), 255);
     }
 
     #[test]

@@ -49,3 +49,4 @@ mod server;
 pub mod service;
 pub mod slow_start;
 pub mod stats;
+pub mod streaming;

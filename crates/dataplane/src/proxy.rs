@@ -34,6 +34,7 @@ use crate::runtime::{Routing, Thread};
 use crate::server::Slot;
 use crate::service::{Refusal, Service, Settings};
 use crate::stats::{Limit, Stats};
+use crate::streaming::Method;
 
 /// Endpoints that a call may try while nothing of it was sent.
 const CONNECT_TRIES: usize = 3;
@@ -84,6 +85,7 @@ struct Call {
     settings: Arc<Settings>,
     /// What a pick may know.
     request: RequestInfo,
+    method: Method,
     received_ns: u64,
     deadline: Option<Instant>,
 }
@@ -124,6 +126,7 @@ impl Call {
             request: settings.request_info(route, &head.headers),
             service,
             settings,
+            method: Method::of_path(head.uri.path()),
             received_ns,
             deadline,
         })
@@ -187,6 +190,7 @@ impl Call {
                 guard,
                 attempt,
                 lease,
+                method: self.method,
                 timer: self.timer(),
                 up: (!end_of_stream).then_some((body, upward)),
                 answer,

@@ -20,7 +20,7 @@ use crate::config::{
     ConnectionConfig, EndpointSetConfig, RouteConfig, RulesConfig, ServiceConfig, ServiceLimits,
 };
 use crate::constraints::{Candidates, Ground, Ruled, Voids};
-use crate::endpoint::{Endpoint, Member};
+use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
 use crate::histogram::Histogram;
@@ -30,6 +30,7 @@ pub use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::route::Routes;
 use crate::slow_start::SlowStart;
+use crate::streaming::StreamingMethods;
 
 /// Ids are unique over all services, because pools know endpoints by nothing else. An identity, no
 /// state: nothing reads it back, and no pick depends on it.
@@ -138,6 +139,8 @@ pub struct Service {
     pub name: String,
     /// Counters.
     pub stats: ServiceStats,
+    /// Methods whose calls are streams.
+    pub streaming: StreamingMethods,
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
@@ -179,6 +182,7 @@ impl Service {
         Self {
             name: config.name.clone(),
             stats: ServiceStats::default(),
+            streaming: StreamingMethods::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
@@ -517,6 +521,11 @@ impl Service {
     /// Counts an attempt out and tells the balancer in force what became of it. One that is
     /// dropped instead is counted out as censored.
     pub fn end_attempt(&self, mut attempt: Attempt, now_ns: u64, sample: &Sample<'_>) {
+        let answered_ns = attempt.answered_ns();
+        let sample = &Sample {
+            latency_ns: answered_ns.unwrap_or(sample.latency_ns),
+            ..*sample
+        };
         attempt.close(sample.outcome, sample.latency_ns);
         let snapshot = self.snapshot();
         if let Some(outlier) = &snapshot.settings.outlier {
@@ -524,15 +533,32 @@ impl Service {
                 self.eject(attempt.endpoint(), now_ns);
             }
         }
-        snapshot
-            .balancer
-            .ended(snapshot.view(), &attempt, now_ns, sample);
+        if answered_ns.is_none() {
+            let view = snapshot.view();
+            snapshot.balancer.ended(view, &attempt, now_ns, sample);
+        }
         for ruled in &snapshot.rules {
             ruled.refresh(snapshot.view(), now_ns);
         }
         if let Some(report) = sample.report {
             self.reported(attempt.endpoint(), now_ns, report);
         }
+    }
+
+    /// Ends the sample of a streaming call at its first answer message, while the call goes on.
+    /// `measured`: false if that message came before the call was known to be streaming, so that
+    /// nobody noted when.
+    pub fn answered(&self, attempt: &mut Attempt, now_ns: u64, measured: bool) {
+        let latency_ns = now_ns.saturating_sub(attempt.started_ns());
+        attempt.answered(latency_ns);
+        let outcome = if measured {
+            Outcome::Answered(Code::Ok)
+        } else {
+            Outcome::Censored(Code::Ok)
+        };
+        let (snapshot, sample) = (self.snapshot(), Sample::new(outcome, latency_ns));
+        let view = snapshot.view();
+        snapshot.balancer.ended(view, attempt, now_ns, &sample);
     }
 
     /// The load report of an answer, if it has one; what cannot be read is counted.

@@ -73,7 +73,7 @@ impl C3 {
     fn cost(&self, view: View<'_>, index: u32, now_ns: u64) -> f64 {
         let endpoint = view.endpoint(index);
         let cell = &endpoint.state.c3;
-        let own = f64::from(endpoint.live.in_flight()) * f64::from(view.sidecars);
+        let own = f64::from(endpoint.live.unanswered()) * f64::from(view.sidecars);
         let reported = self.reported_calls(&cell.queue, now_ns);
         let queue = 1.0 + own + reported;
         let cube = queue * queue * queue;

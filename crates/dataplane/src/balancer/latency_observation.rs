@@ -238,7 +238,7 @@ impl LatencyObservation {
 
 fn cost(view: View<'_>, index: u32, now_ns: u64) -> Option<f64> {
     let endpoint = view.endpoint(index);
-    let in_flight = endpoint.live.in_flight();
+    let in_flight = endpoint.live.unanswered();
     let predicted = predict(endpoint, in_flight, now_ns)?;
     Some(predicted / view.weight(index, now_ns))
 }

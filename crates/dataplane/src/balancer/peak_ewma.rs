@@ -63,7 +63,7 @@ impl PeakEwma {
 
     fn load(&self, view: View<'_>, index: u32, now_ns: u64) -> f64 {
         let endpoint = view.endpoint(index);
-        let in_flight = f64::from(endpoint.live.in_flight());
+        let in_flight = f64::from(endpoint.live.unanswered());
         let cost = endpoint.state.peak_ewma.0.faded(now_ns, self.tau_ns);
         let load = match cost {
             Some(cost) => cost * (in_flight + 1.0),

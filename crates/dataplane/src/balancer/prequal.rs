@@ -226,7 +226,7 @@ impl Prequal {
     /// What a probe would have been answered, as far as it is known here.
     fn stand_in(&self, endpoint: &Endpoint, now_ns: u64) -> (u32, f64) {
         let cell = &endpoint.state.prequal;
-        let own = endpoint.live.in_flight();
+        let own = endpoint.live.unanswered();
         let reported_ns = cell.reported_ns.load(Relaxed);
         let fresh = reported_ns > 0 && now_ns.saturating_sub(reported_ns) < self.age_limit_ns;
         let rif = if fresh {
