@@ -32,13 +32,17 @@ class Resolvers:
     def plans(self, loaded: LoadedPolicy) -> Mapping[str, SourcePlan]:
         """The sources of each service."""
         return {
-            name: SourcePlan(
-                # A set that was too large is tried again once the limit is raised.
-                identity=(service.endpoints, service.limits.max_endpoints),
-                make=partial(self._make_all, service, loaded),
-            )
-            for name, service in loaded.policy.services.items()
+            name: self._plan(service, loaded) for name, service in loaded.policy.services.items()
         }
+
+    def _plan(self, service: Service, loaded: LoadedPolicy) -> SourcePlan:
+        zone_label = service.locality.zone_label if service.locality else ""
+        return SourcePlan(
+            # A set that was too large is tried again once the limit is raised.
+            identity=(service.endpoints, service.limits.max_endpoints, zone_label),
+            make=partial(self._make_all, service, loaded),
+            zone_label=zone_label,
+        )
 
     def _make_all(self, service: Service, loaded: LoadedPolicy) -> list[Resolver]:
         endpoints_max = service.limits.max_endpoints

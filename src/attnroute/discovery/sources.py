@@ -66,6 +66,8 @@ class SourcePlan:
 
     identity: object
     make: Callable[[], Sequence[Resolver]]
+    zone_label: str = ""
+    """As for `merge.merge`."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,9 @@ class Sources:
         source.timer = None
         fresh = [part for part in source.parts if part.newest is not None]
         sets = [part.newest or part.in_force for part in source.parts]
-        merged = merge(each for each in sets if each is not None)
+        merged = merge(
+            (each for each in sets if each is not None), zone_label=source.plan.zone_label
+        )
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:

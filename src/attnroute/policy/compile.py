@@ -67,7 +67,8 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         "name": name,
         "authorities": list(service.authorities),
         "balancer": balancer_json(service.balancer),
-        "locality": None if service.locality is None else service.locality.model_dump(),
+        # The label is read before a set reaches the data plane.
+        "locality": service.locality and service.locality.model_dump(exclude={"zone_label"}),
         "outlier_detection": outlier_json(service.outlier_detection),
         "panic_threshold": service.panic_threshold,
         "slow_start": {

@@ -287,9 +287,10 @@ class Rules(Strict):
 class Locality(Strict):
     """Where the sidecar is: endpoints of its zone are preferred."""
 
-    RESERVED: ClassVar[Mapping[str, str]] = {"zone_label": "a later version"}
-
     own_zone: Text = Field(description="The sidecar's own zone.")
+    zone_label: Text = Field(
+        default="", description="The label that holds the zone of an endpoint that names none."
+    )
     min_healthy: Annotated[float, share_from(0.01)] = Field(
         default=0.7,
         description="Share of the own zone's endpoints that must be usable for it to take all "

@@ -324,3 +324,23 @@ async def test_a_refused_set_does_not_come_back_with_a_change_of_another_source(
     await until(lambda: world.addresses("cart") == ["10.0.0.1:1", "10.0.0.3:1"], "the change")
     assert "the limit is 2" in world.sources.status("cart").error
     await world.sources.close()
+
+
+async def test_a_label_holds_the_zone_of_an_endpoint_that_names_none() -> None:
+    world, resolver = World("cart"), Scripted()
+    plans = {"cart": SourcePlan("same", lambda: [resolver], zone_label="topology/zone")}
+    world.sources.replace(plans)
+    labels = {"topology/zone": "eu-1a"}
+    resolver.steps.put_nowait(
+        EndpointSet(
+            (
+                EndpointSpec("10.0.0.1:1", labels=labels),
+                EndpointSpec("10.0.0.2:1", zone="eu-1b", labels=labels),
+                EndpointSpec("10.0.0.3:1"),
+            )
+        )
+    )
+    await patiently(world.sources.first_answers(60), "the first answers")
+    _, listed = world.plane.endpoints("cart")
+    assert [entry["zone"] for entry in json.loads(listed)] == ["eu-1a", "eu-1b", ""]
+    await world.sources.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 from tests.support.policies import MINIMAL, loaded
 
+from attnroute.policy.compile import compile_policy
 from attnroute.policy.load import effective_yaml
 from attnroute.policy.sources import DnsSource, EndpointSource
 
@@ -53,3 +55,9 @@ def test_a_list_of_sources_keeps_its_order() -> None:
 def test_one_source_is_the_same_with_and_without_a_list(text: str) -> None:
     (source,) = sources(text)
     assert source.static == ()
+
+
+def test_the_label_of_the_zone_stays_on_this_side() -> None:
+    text = MINIMAL + "    locality: {own_zone: eu-1a, zone_label: topology/zone}\n"
+    (service,) = json.loads(compile_policy(loaded(text)))["services"]
+    assert set(service["locality"]) == {"own_zone", "min_healthy"}
