@@ -15,8 +15,11 @@ use crate::scenario::{Discipline, FailMode, Reports};
 /// Utilization and rate are those of the last complete window of at least this length.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// Answers that a probe's latency is estimated from.
-const RECENT: usize = 32;
+/// Answers that are remembered of calls that met about as many, for the latency of a probe.
+const RECENT: usize = 16;
+
+/// Numbers of calls met that are told apart; all above share the last place.
+const LEVELS: usize = 256;
 
 /// Unix time of the start of a run.
 const EPOCH_S: f64 = 1.75e9;
@@ -55,8 +58,12 @@ pub(crate) struct Endpoint {
     rate: f64,
     started_ns: u64,
     window: Window,
-    recent: VecDeque<(u32, u64)>,
+    recent: Recent,
 }
+
+/// Latencies of recent answers by the calls that they met.
+#[derive(Debug, Default)]
+struct Recent(Vec<VecDeque<u64>>);
 
 /// Calls in an endpoint.
 #[derive(Debug)]
@@ -152,7 +159,7 @@ impl Endpoint {
                 updated_ns: now_ns,
                 ..Window::default()
             },
-            recent: VecDeque::with_capacity(RECENT),
+            recent: Recent::default(),
         }
     }
 
@@ -289,7 +296,7 @@ impl Endpoint {
         self.account(now_ns);
         self.down = false;
         self.started_ns = now_ns;
-        self.recent.clear();
+        self.recent = Recent::default();
         self.window = Window {
             since_ns: now_ns,
             updated_ns: now_ns,
@@ -302,10 +309,7 @@ impl Endpoint {
     pub(crate) fn answered(&mut self, in_flight: u32, latency_ns: u64, failed: bool) {
         self.window.answers += 1;
         self.window.failures += u32::from(failed);
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((in_flight, latency_ns));
+        self.recent.push(in_flight, latency_ns);
     }
 
     /// What it reports, with an answer or without one.
@@ -335,26 +339,13 @@ impl Endpoint {
         })
     }
 
-    /// What it answers a probe: the median latency of the recent answers that met about as many
-    /// calls as there are now.
+    /// What it answers a probe: the calls in it, and the median latency of the recent answers that
+    /// met about as many.
     pub(crate) fn probe(&self) -> Probe {
         let inflight = self.inside();
-        let nearest = self
-            .recent
-            .iter()
-            .map(|(met, _)| met.abs_diff(inflight))
-            .min()
-            .unwrap_or(0);
-        let mut latencies: Vec<u64> = self
-            .recent
-            .iter()
-            .filter(|(met, _)| met.abs_diff(inflight) <= nearest.max(1))
-            .map(|(_, latency_ns)| *latency_ns)
-            .collect();
-        latencies.sort_unstable();
         Probe {
             inflight,
-            latency_ns: latencies.get(latencies.len() / 2).copied().unwrap_or(0),
+            latency_ns: self.recent.median(inflight),
         }
     }
 
@@ -383,6 +374,44 @@ impl Endpoint {
             (window.busy_ns, window.answers, window.failures) = (0.0, 0, 0);
             window.since_ns = now_ns;
         }
+    }
+}
+
+impl Recent {
+    fn push(&mut self, met: u32, latency_ns: u64) {
+        let level = (met as usize).min(LEVELS - 1);
+        if self.0.len() <= level {
+            self.0.resize_with(level + 1, VecDeque::new);
+        }
+        let answers = &mut self.0[level];
+        if answers.len() == RECENT {
+            answers.pop_front();
+        }
+        answers.push_back(latency_ns);
+    }
+
+    /// Of the answers that met `met` calls or one more or less; where there are none of those, of
+    /// the nearest there are. Each number has a memory of its own, since an endpoint that was busy
+    /// and is idle now must not tell what it was like to be busy: nobody would call it again.
+    fn median(&self, met: u32) -> u64 {
+        let level = (met as usize).min(LEVELS - 1);
+        let known = |level: usize| self.0.get(level).filter(|answers| !answers.is_empty());
+        let reach = (0..LEVELS)
+            .find(|&away| {
+                known(level + away).is_some()
+                    || level
+                        .checked_sub(away)
+                        .is_some_and(|at| known(at).is_some())
+            })
+            .unwrap_or(0)
+            .max(1);
+        let mut latencies: Vec<u64> = (level.saturating_sub(reach)..=level + reach)
+            .filter_map(known)
+            .flatten()
+            .copied()
+            .collect();
+        latencies.sort_unstable();
+        latencies.get(latencies.len() / 2).copied().unwrap_or(0)
     }
 }
 
@@ -425,4 +454,37 @@ fn end_ns(now_ns: u64, left_ns: f64, rate: f64) -> u64 {
     }
     // Saturates for what is beyond all time.
     now_ns.saturating_add((left_ns / rate).ceil() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Recent, LEVELS, RECENT};
+
+    #[test]
+    fn a_probe_tells_the_median_of_answers_that_met_about_as_many() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.median(3), 0);
+        for (met, latency_ns) in [(0, 10), (0, 30), (1, 20), (2, 90), (7, 500)] {
+            recent.push(met, latency_ns);
+        }
+        // 10, 20, 30; 10, 20, 30, 90; 20, 90.
+        assert_eq!([0, 1, 2].map(|met| recent.median(met)), [20, 30, 90]);
+        // Nearest to 4: 2. To 5: 7, two away, as is nothing else. To anything above: 7.
+        assert_eq!([4, 5, 900].map(|met| recent.median(met)), [90, 500, 500]);
+    }
+
+    #[test]
+    fn a_busy_spell_does_not_hide_what_idleness_was_like() {
+        let mut recent = Recent::default();
+        recent.push(0, 10);
+        for _ in 0..1000 {
+            recent.push(9, 700);
+        }
+        assert_eq!(recent.median(0), 10);
+        // The newest count, and only some.
+        (0..RECENT).for_each(|_| recent.push(9, 800));
+        assert_eq!(recent.median(9), 800);
+        recent.push(u32::MAX, 5);
+        assert_eq!(recent.0.len(), LEVELS);
+    }
 }

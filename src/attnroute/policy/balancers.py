@@ -190,9 +190,9 @@ class Prequal(Strict):
 
     type: Literal["prequal"] = Field(description="The balancer.")
     hot_quantile: Share = Field(
-        default=0.84,
+        default=0.0,
         description="Quantile of recent calls in flight from which on an endpoint is hot; 0: all "
-        "are, so that the least loaded is picked; 1: none is.",
+        "are, so that the least loaded is picked; 1: none is; the paper has 0.84.",
     )
     pool_size: int = Field(default=16, ge=2, le=16, description="Probes at most in the pool.")
     probes_per_pick: float = Field(

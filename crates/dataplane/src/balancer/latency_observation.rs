@@ -7,11 +7,14 @@
 //! (latency P25, mean calls of the P15..P35); typical load (latency P50, mean calls of P40..P60).
 //! Between them and beyond the last the prediction is linear, never below the floor. The low point
 //! is left out unless it is 2 calls away from the typical one and the three latencies rise: else
-//! the slope between two points at the same load would be noise. Where the typical point shows no
-//! rise, the prediction is the floor.
+//! the slope between two points at the same load would be noise.
 //!
-//! An endpoint with fewer than 10 such calls is not compared; each is tried with probability 0.1
-//! instead, so that it becomes known. If nothing is known of any, all are equal.
+//! A curve counts only if it rises: one whose typical call met nobody, or was no slower than the
+//! floor, does not say what load costs, and its endpoint would take every call until the next
+//! publication. Endpoints without a curve that counts are tried with probability 0.1 each, so that
+//! they become known, while fewer than 10 of our calls are in them: those will tell. If no curve
+//! counts, nobody is tried; those of which nothing is known come first, then the least floor times
+//! (calls in flight + 1).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -63,6 +66,17 @@ struct Curve {
     expires_ns: u64,
 }
 
+/// Nanoseconds that a call would take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Prediction {
+    /// Too few calls lately.
+    Nothing,
+    /// None of them shows what load costs: each call in flight is taken to cost as much as one
+    /// without load.
+    Floor(f64),
+    Curve(f64),
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Call {
     latency_ns: f64,
@@ -89,20 +103,35 @@ impl Cell {
         }
     }
 
-    /// Latency predicted for an endpoint with `in_flight` calls; `None` if too little is known.
-    fn predict(&self, in_flight: u32, now_ns: u64) -> Option<f64> {
-        let curve = self.0.get()?.curve.load();
-        let curve = curve.as_ref().filter(|curve| now_ns < curve.expires_ns)?;
-        Some(curve.predict(f64::from(in_flight)))
+    /// What is expected of an endpoint with `in_flight` calls.
+    fn predict(&self, in_flight: u32, now_ns: u64) -> Prediction {
+        let Some(observed) = self.0.get() else {
+            return Prediction::Nothing;
+        };
+        let curve = observed.curve.load();
+        let Some(curve) = curve.as_ref() else {
+            return Prediction::Nothing;
+        };
+        let in_flight = f64::from(in_flight);
+        if now_ns >= curve.expires_ns {
+            Prediction::Nothing
+        } else if curve.rises() {
+            Prediction::Curve(curve.predict(in_flight))
+        } else {
+            Prediction::Floor(curve.floor_ns * (in_flight + 1.0))
+        }
     }
 }
 
 impl Curve {
+    /// Whether it says what load costs. A curve that does not would take every call of a second.
+    fn rises(&self) -> bool {
+        self.typical.0 > 0.0 && self.typical.1 > self.floor_ns
+    }
+
+    /// Only of a curve that rises.
     fn predict(&self, in_flight: f64) -> f64 {
         let (floor_ns, low, typical) = (self.floor_ns, self.low, self.typical);
-        if typical.0 <= 0.0 || typical.1 <= floor_ns {
-            return floor_ns;
-        }
         let bent =
             typical.0 - low.0 >= GAP_MIN && typical.1 > low.1 && low.1 > floor_ns && low.0 > 0.0;
         let (from, to) = match (bent, in_flight < low.0) {
@@ -213,37 +242,49 @@ impl LatencyObservation {
 
     pub(super) fn pick(&self, view: View<'_>, now_ns: u64, rng: &mut Rng) -> u32 {
         let first = view.usable[0];
-        let (mut best, mut tried, mut any) =
-            (Least::new(first), Least::new(first), Least::new(first));
+        let (mut best, mut tried) = (Least::new(first), Least::new(first));
+        let (mut floor, mut unknown) = (Least::new(first), Least::new(first));
         for &index in view.usable {
             match cost(view, index, now_ns) {
-                Some(cost) => best.offer(index, cost, rng),
-                None => {
-                    if rng.unit_f64() < self.exploration {
-                        tried.offer(index, 0.0, rng);
-                    }
-                    any.offer(index, 0.0, rng);
+                Prediction::Curve(cost) => {
+                    best.offer(index, cost, rng);
+                    continue;
                 }
+                Prediction::Floor(cost) => floor.offer(index, cost, rng),
+                Prediction::Nothing => unknown.offer(index, 0.0, rng),
+            }
+            if may_be_tried(view, index) && rng.unit_f64() < self.exploration {
+                tried.offer(index, 0.0, rng);
             }
         }
-        if tried.is_some() {
-            tried.index()
-        } else if best.is_some() {
-            best.index()
+        // Without a curve there is nobody that the others would have to be tried against.
+        let ranked = if best.is_some() {
+            [tried, best]
         } else {
-            any.index()
-        }
+            [unknown, floor]
+        };
+        let found = ranked.into_iter().find(|least| least.is_some());
+        found.map_or(first, Least::index)
     }
 }
 
-fn cost(view: View<'_>, index: u32, now_ns: u64) -> Option<f64> {
-    let endpoint = view.endpoint(index);
-    let in_flight = endpoint.live.unanswered();
-    let predicted = predict(endpoint, in_flight, now_ns)?;
-    Some(predicted / view.weight(index, now_ns))
+/// Whether more calls would still tell something: once enough are under way their answers will, and
+/// a flood until then would be all that is learned.
+fn may_be_tried(view: View<'_>, index: u32) -> bool {
+    (view.endpoint(index).live.unanswered() as usize) < CALLS_MIN
 }
 
-fn predict(endpoint: &Endpoint, in_flight: u32, now_ns: u64) -> Option<f64> {
+fn cost(view: View<'_>, index: u32, now_ns: u64) -> Prediction {
+    let endpoint = view.endpoint(index);
+    let weight = view.weight(index, now_ns);
+    match predict(endpoint, endpoint.live.unanswered(), now_ns) {
+        Prediction::Curve(latency_ns) => Prediction::Curve(latency_ns / weight),
+        Prediction::Floor(latency_ns) => Prediction::Floor(latency_ns / weight),
+        Prediction::Nothing => Prediction::Nothing,
+    }
+}
+
+fn predict(endpoint: &Endpoint, in_flight: u32, now_ns: u64) -> Prediction {
     endpoint
         .state
         .latency_observation
@@ -253,7 +294,10 @@ fn predict(endpoint: &Endpoint, in_flight: u32, now_ns: u64) -> Option<f64> {
 impl Rule for LatencyObservation {
     fn ended(&self, _: View<'_>, attempt: &Attempt, now_ns: u64, sample: &Sample<'_>) {
         let endpoint = attempt.endpoint();
-        let believed = predict(endpoint, attempt.in_flight(), now_ns).unwrap_or(0.0);
+        let believed = match predict(endpoint, attempt.in_flight(), now_ns) {
+            Prediction::Curve(latency_ns) | Prediction::Floor(latency_ns) => latency_ns,
+            Prediction::Nothing => 0.0,
+        };
         let Some(latency_ns) = sample.charged_ns(believed) else {
             return;
         };
@@ -275,24 +319,30 @@ impl Rule for LatencyObservation {
 
     /// With u endpoints too little known, at least one of them is tried with 1 - (1 - p)^u.
     fn weights(&self, view: View<'_>, now_ns: u64, out: &mut [f32]) {
-        let mut known = Vec::new();
-        let mut unknown = Vec::new();
+        let (mut curves, mut floors, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for &index in view.usable {
             match cost(view, index, now_ns) {
-                Some(cost) => known.push((index, cost)),
-                None => unknown.push(index),
+                Prediction::Curve(cost) => curves.push((index, cost)),
+                Prediction::Floor(cost) => floors.push((index, cost)),
+                Prediction::Nothing => unknown.push((index, 0.0)),
             }
         }
-        let mut untried = libm::pow(1.0 - self.exploration, unknown.len() as f64);
-        if known.is_empty() {
-            untried = 0.0;
+        let tried: Vec<u32> = floors
+            .iter()
+            .chain(&unknown)
+            .map(|(index, _)| *index)
+            .filter(|index| !curves.is_empty() && may_be_tried(view, *index))
+            .collect();
+        let untried = libm::pow(1.0 - self.exploration, tried.len() as f64);
+        let ranked = [&curves, &unknown, &floors];
+        if let Some(candidates) = ranked.into_iter().find(|costs| !costs.is_empty()) {
+            least_shares(candidates, out);
         }
-        least_shares(&known, out);
-        for (index, _) in known {
-            out[index as usize] *= untried as f32;
+        for share in &mut *out {
+            *share *= untried as f32;
         }
-        for index in &unknown {
-            out[*index as usize] = ((1.0 - untried) / unknown.len() as f64) as f32;
+        for index in &tried {
+            out[*index as usize] += ((1.0 - untried) / tried.len() as f64) as f32;
         }
     }
 }
@@ -300,7 +350,7 @@ impl Rule for LatencyObservation {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Bench, MS, SECOND};
-    use super::{predict, Curve};
+    use super::{predict, Curve, Prediction};
     use crate::config::{BalancerConfig, LatencyObservationConfig};
 
     fn bench(count: usize) -> Bench {
@@ -326,17 +376,20 @@ mod tests {
         for low in [(4.5, 14.0), (2.0, 34.0), (2.0, 10.0), (0.0, 14.0)] {
             assert_eq!(Curve { low, ..curve }.predict(4.0), 26.0, "{low:?}");
         }
-        // No rise: the floor.
-        let flat = Curve {
-            typical: (6.0, 10.0),
-            ..curve
-        };
-        assert_eq!(flat.predict(9.0), 10.0);
-        let idle = Curve {
-            typical: (0.0, 34.0),
-            ..curve
-        };
-        assert_eq!(idle.predict(9.0), 10.0);
+        assert!(curve.rises());
+        // No load, or no cost of load.
+        for typical in [(6.0, 10.0), (0.0, 34.0)] {
+            assert!(!Curve { typical, ..curve }.rises(), "{typical:?}");
+        }
+    }
+
+    /// Ten calls of 1..=10 units, each picked with as many calls in flight as it takes units, less
+    /// 1. Floor: element 1, 2 units. Typical: element 5, 6 units, calls of elements 4..=6, mean 5.
+    fn learn(bench: &Bench, index: u32, now_ns: u64, unit_ns: u64) {
+        let held: Vec<_> = (0..10).map(|_| bench.begin_at(index, 0)).collect();
+        for (units, attempt) in (1..).zip(held) {
+            bench.end(attempt, now_ns, units * unit_ns);
+        }
     }
 
     #[test]
@@ -350,15 +403,18 @@ mod tests {
         }
         bench.answer(0, 2 * SECOND + 30, 100 * MS);
         let endpoint = bench.endpoint(0);
-        let at = |calls| predict(&endpoint, calls, 2 * SECOND + 40).map(|ns| ns / 1e6);
+        let at = |calls| match predict(&endpoint, calls, 2 * SECOND + 40) {
+            Prediction::Curve(ns) => ns / 1e6,
+            other => panic!("{other:?}"),
+        };
         // 21 calls. Floor: element 2, 3 ms. Low: element 5, 6 ms, calls of elements 3..=7, mean 5.
         // Typical: element 10, 11 ms, calls of elements 8..=12, mean 10.
-        assert_eq!(at(0), Some(3.0));
-        assert!((at(5).expect("known") - 6.0).abs() < 1e-9);
-        assert!((at(10).expect("known") - 11.0).abs() < 1e-9);
-        assert!((at(12).expect("known") - 13.0).abs() < 1e-9);
+        assert_eq!(at(0), 3.0);
+        assert!((at(5) - 6.0).abs() < 1e-9);
+        assert!((at(10) - 11.0).abs() < 1e-9);
+        assert!((at(12) - 13.0).abs() < 1e-9);
         // The tenth newest call ended 3 minutes ago.
-        assert_eq!(predict(&endpoint, 0, 182 * SECOND), None);
+        assert_eq!(predict(&endpoint, 0, 182 * SECOND), Prediction::Nothing);
     }
 
     #[test]
@@ -367,19 +423,24 @@ mod tests {
         for call in 0..9 {
             bench.answer(0, call * SECOND, 5 * MS);
         }
-        assert_eq!(predict(&bench.endpoint(0), 0, 9 * SECOND), None);
+        assert_eq!(
+            predict(&bench.endpoint(0), 0, 9 * SECOND),
+            Prediction::Nothing
+        );
         bench.answer(0, 9 * SECOND, 5 * MS);
-        assert_eq!(predict(&bench.endpoint(0), 0, 9 * SECOND), Some(5e6));
+        // Not one of them met another, so that each is taken to cost 5 ms.
+        assert_eq!(
+            predict(&bench.endpoint(0), 2, 9 * SECOND),
+            Prediction::Floor(15e6)
+        );
     }
 
     #[test]
     fn what_is_unknown_is_tried_now_and_then() {
         let bench = bench(4);
         assert_eq!(bench.weights(0), [0.25; 4]);
-        for call in 0..10 {
-            bench.answer(0, call, 5 * MS);
-            bench.answer(1, call, 9 * MS);
-        }
+        learn(&bench, 0, 0, 2 * MS);
+        learn(&bench, 1, 0, 4 * MS);
         // Two unknown: 1 - 0.9^2 for both, the rest for the best.
         let expected = [0.81, 0.0, 0.095, 0.095];
         bench.assert_weights(SECOND, &expected);
@@ -398,11 +459,45 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_that_does_not_rise_attracts_nothing() {
+        let bench = bench(2);
+        learn(&bench, 0, 0, 20 * MS);
+        // A floor of 1 ms against 40 ms, but no call that met another.
+        for call in 0..10 {
+            bench.answer(1, call, MS);
+        }
+        bench.assert_weights(SECOND, &[0.9, 0.1]);
+        // Ten under way will tell.
+        let held: Vec<_> = (0..10).map(|_| bench.begin_at(1, SECOND)).collect();
+        bench.assert_weights(SECOND, &[1.0, 0.0]);
+        assert!((0..100).all(|_| bench.pick(SECOND).0 == 0));
+        drop(held);
+    }
+
+    #[test]
+    fn without_curves_the_floor_is_paid_for_each_call() {
+        let bench = bench(2);
+        for call in 0..10 {
+            bench.answer(0, call, 5 * MS);
+            bench.answer(1, call, 9 * MS);
+        }
+        bench.assert_weights(SECOND, &[1.0, 0.0]);
+        let held = bench.begin_at(0, SECOND);
+        // 2 * 5 against 9.
+        bench.assert_weights(SECOND, &[0.0, 1.0]);
+        assert_eq!(bench.pick(SECOND).0, 1);
+        drop(held);
+    }
+
+    #[test]
     fn a_failure_costs_a_second() {
         let bench = bench(2);
         for call in 0..10 {
             bench.fail(0, call, MS);
         }
-        assert_eq!(predict(&bench.endpoint(0), 0, SECOND), Some(1e9));
+        assert_eq!(
+            predict(&bench.endpoint(0), 0, SECOND),
+            Prediction::Floor(1e9)
+        );
     }
 }

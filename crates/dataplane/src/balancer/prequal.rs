@@ -12,8 +12,8 @@
 //! more of the service), when a newer one of the same endpoint comes, and, after each pick, the
 //! oldest and the worst in turn, so that the pool does not fill up with what nobody wants.
 //!
-//! Where endpoints answer no probes, the last report of a probed endpoint stands in, and where there
-//! is no fresh report our own calls in flight; its latency is then the average seen here, which
+//! Where endpoints answer no probes, the last report of a probed endpoint stands in, with what we
+//! sent since on top, and where there is no fresh report our own calls in flight; its latency is then the average seen here, which
 //! fades while nobody calls. A failure enters that average as a latency of at least 1 s; where
 //! probes are answered, it is added to the answer's latency until successes have averaged it out.
 //!
@@ -54,7 +54,8 @@ pub(super) struct Cell {
     latency: Average,
     /// What failures alone cost lately, in nanoseconds.
     penalty: Average,
-    reported: AtomicU32,
+    /// Calls that the last report counted, less our own at that moment: everybody else's.
+    others: AtomicU32,
     /// 0: never.
     reported_ns: AtomicU64,
 }
@@ -220,6 +221,11 @@ impl Prequal {
             positions[taken] = position;
             drawn[taken] = view.usable[position as usize];
         }
+        // The set is uniform, its order is not, and of a small service the last ones drawn are what
+        // stays in the pool.
+        for last in (1..wanted).rev() {
+            drawn.swap(last as usize, rng.below(last + 1) as usize);
+        }
         wanted as usize
     }
 
@@ -229,12 +235,12 @@ impl Prequal {
         let own = endpoint.live.unanswered();
         let reported_ns = cell.reported_ns.load(Relaxed);
         let fresh = reported_ns > 0 && now_ns.saturating_sub(reported_ns) < self.age_limit_ns;
-        let rif = if fresh {
-            cell.reported.load(Relaxed).max(own)
-        } else {
-            own
-        };
-        (rif, cell.latency.faded(now_ns, TAU_NS).unwrap_or(0.0))
+        let others = if fresh { cell.others.load(Relaxed) } else { 0 };
+        // What we sent since the report is in `own`.
+        (
+            own.saturating_add(others),
+            cell.latency.faded(now_ns, TAU_NS).unwrap_or(0.0),
+        )
     }
 
     fn insert(
@@ -300,7 +306,8 @@ impl Rule for Prequal {
     fn reported(&self, _: View<'_>, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
         if let Some(inflight) = report.inflight {
             let cell = &endpoint.state.prequal;
-            cell.reported.store(inflight as u32, Relaxed);
+            let others = (inflight as u32).saturating_sub(endpoint.live.unanswered());
+            cell.others.store(others, Relaxed);
             cell.reported_ns.store(now_ns.max(1), Relaxed);
         }
     }
@@ -484,6 +491,47 @@ mod tests {
         let (index, reason) = bench.pick(SECOND);
         assert_eq!(reason, Reason::Prequal);
         assert_ne!(index, 3);
+    }
+
+    #[test]
+    fn what_was_sent_since_a_report_is_added_to_it() {
+        let config = PrequalConfig {
+            probes_per_pick: 2.0,
+            hot_quantile: 0.0,
+            ..PrequalConfig::default()
+        };
+        let bench = Bench::new(BalancerConfig::Prequal(config), &[1.0; 2]);
+        let inflight = |count| LoadReport {
+            inflight: Some(count),
+            ..LoadReport::default()
+        };
+        // 3 in the first endpoint, 1 of them ours: 2 of others. 4 in the second, none ours.
+        let mut held = vec![bench.begin_at(0, SECOND)];
+        bench.report(0, SECOND, &inflight(3.0));
+        bench.report(1, SECOND, &inflight(4.0));
+        // 2 + 1 against 4.
+        assert_eq!(bench.pick(SECOND), (0, Reason::Prequal));
+        held.extend([bench.begin_at(0, SECOND), bench.begin_at(0, SECOND)]);
+        // 2 + 3 against 4.
+        assert_eq!(bench.pick(SECOND), (1, Reason::Prequal));
+        // Too old: 3 of ours against none.
+        assert_eq!(bench.pick(2 * SECOND), (1, Reason::Prequal));
+        held.clear();
+    }
+
+    #[test]
+    fn nobody_is_left_out_of_a_pool_that_holds_less_than_all() {
+        // Three probes of three endpoints, two places: it is the order of the probes that decides.
+        let bench = Bench::new(BalancerConfig::Prequal(PrequalConfig::default()), &[1.0; 3]);
+        let mut counts = [0_u32; 3];
+        for _ in 0..3000 {
+            counts[bench.pick(SECOND).0 as usize] += 1;
+        }
+        // Five deviations.
+        assert!(
+            counts.iter().all(|count| count.abs_diff(1000) <= 130),
+            "{counts:?}"
+        );
     }
 
     #[test]

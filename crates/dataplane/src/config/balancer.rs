@@ -154,7 +154,7 @@ pub struct PrequalConfig {
 impl Default for PrequalConfig {
     fn default() -> Self {
         Self {
-            hot_quantile: 0.84,
+            hot_quantile: 0.0,
             pool_size: 16,
             probes_per_pick: 3.0,
             removals_per_pick: 1.0,
