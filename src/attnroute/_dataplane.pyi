@@ -68,6 +68,13 @@ class DataPlane:
     def metrics(self) -> bytes:
         """Prometheus text, format 0.0.4, of everything the data plane counts."""
 
+    def take_decisions(self, max_rows: int) -> tuple[bytes, int]:
+        """(JSON list of recorded picks, oldest first, each handed out once; number lost so far).
+        A row has what `Decision::describe` in crates/dataplane/src/decisions.rs writes."""
+
+    def reopen_logs(self) -> None:
+        """Has the access log's file opened anew with its next lines."""
+
     def pending(self) -> list[str]:
         """What readiness waits for: `listeners`, `endpoints of <service>`; empty when ready."""
 

@@ -47,6 +47,7 @@ from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
 from attnroute.resolvers import Resolvers
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
+from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
 
 __all__ = ["Options", "run"]
@@ -63,9 +64,9 @@ in `/readyz`, so that a slow source of one service does not keep the others from
 # Stands for a file that could not be read; no content has this hash.
 _NO_CONTENT = "0" * 64
 
+MILLISECOND = timedelta(milliseconds=1)
 READY_POLL_S = 1.0
 RESTART_DELAY_S = 5.0
-
 # What a running process cannot change: sockets of admin, and the number of data threads.
 _FIXED = (
     ("admin", "grpc"),
@@ -96,6 +97,8 @@ class Plane(Protocol):
     def snapshot(self, service: str) -> tuple[int, bytes]: ...
     def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
+    def take_decisions(self, max_rows: int) -> tuple[bytes, int]: ...
+    def reopen_logs(self) -> None: ...
     def pending(self) -> list[str]: ...
     def drain(self, linger_ms: int, limit_ms: int) -> bool: ...
     def stop(self) -> None: ...
@@ -219,11 +222,13 @@ class Sidecar:
         self._sources = Sources(
             self._overrides, self._metrics, self._state_changed.set, own=self._own
         )
+        self._picks = PickHistory(plane, loaded.policy.picks.keep)
         self._reports = OutOfBandReports(plane, self._metrics)
         service = AdminService(
             self,
             self._telemetry,
             self._overrides,
+            self._picks,
             clock,
             on_limit_hit=lambda limit: self._metrics.admin_limit_hits.labels(limit).inc(),
         )
@@ -304,7 +309,7 @@ class Sidecar:
         await self._start_admin()
         self._know_own_addresses()
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._want_reload, None)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
         for work in (self._become_ready, self._tick, self._reload_when_wanted):
             self._tasks.append(asyncio.create_task(self._keep_running(work)))
@@ -371,6 +376,7 @@ class Sidecar:
         while True:
             began_s = time.perf_counter()
             self._overrides.expire()
+            self._picks.pull()
             self._telemetry.sample(self._loaded.policy.services)
             self._reports.replace(self._report_plans())
             self._metrics.tick_duration.observe(time.perf_counter() - began_s)
@@ -405,6 +411,10 @@ class Sidecar:
         async with aclosing(changes):
             async for content in changes:
                 self._want_reload(content)
+
+    def _hang_up(self) -> None:
+        self._plane.reopen_logs()  # whoever moved the access log away wants it begun anew
+        self._want_reload(None)
 
     def _want_reload(self, content: bytes | None) -> None:
         """The newest wish wins: an older content has no claim to be in force."""
@@ -456,6 +466,7 @@ class Sidecar:
         self._in_force(loaded)
         self._metrics.policy_reloaded("applied")
         self._overrides.keep(loaded.policy.services)
+        self._picks.configure(loaded.policy.picks.keep, loaded.policy.services)
         self._sources.replace(self._resolvers.plans(loaded))
 
     def _in_force(self, loaded: LoadedPolicy) -> None:
@@ -503,7 +514,7 @@ class Sidecar:
     async def drain(self, number: signal.Signals, stops: StopSignals) -> None:
         """Lets calls finish as the policy says; a second signal ends them now."""
         settings = self._loaded.policy.drain
-        linger_ms, limit_ms = _ms(settings.linger), _ms(settings.limit)
+        linger_ms, limit_ms = settings.linger // MILLISECOND, settings.limit // MILLISECOND
         self._draining = True
         await self._admin.set_ready(False)
         logger.info(
@@ -541,10 +552,6 @@ class Sidecar:
         await self._admin.stop()
         await self._http.stop()
         await asyncio.to_thread(self._plane.stop)
-
-
-def _ms(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
 
 
 def _read_policy(path: Path) -> bytes | None:

@@ -30,6 +30,7 @@ class FakePlane:
         self.snapshots_taken = 0
         self.reports: list[tuple[str, str, bytes]] = []
         self.lists_taken = 0
+        self.decisions: list[dict[str, Any]] = []
 
     def apply_endpoints(self, service: str, endpoints: bytes) -> int:
         if reason := self.refuse.pop(service, ""):
@@ -66,6 +67,10 @@ class FakePlane:
         """Changes a row."""
         for name, value in columns.items():
             self._services[service].table[index][name] = value
+
+    def take_decisions(self, max_rows: int) -> tuple[bytes, int]:
+        taken, self.decisions = self.decisions[:max_rows], self.decisions[max_rows:]
+        return json.dumps(taken).encode(), 0
 
     def endpoints(self, service: str) -> tuple[int, bytes]:
         self.lists_taken += 1

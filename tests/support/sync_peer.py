@@ -7,7 +7,7 @@ with it an endpoint that runs there; this one serves from threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,10 +72,15 @@ def sync_channel(address: str, *, authority: str = "cart") -> Iterator[grpc.Chan
         yield channel
 
 
-def unary(channel: grpc.Channel, message: bytes = b"x", method: str = "Unary") -> bytes:
+def unary(
+    channel: grpc.Channel,
+    message: bytes = b"x",
+    method: str = "Unary",
+    metadata: Sequence[tuple[str, str | bytes]] = (),
+) -> bytes:
     """One call; raises grpc.RpcError."""
     call: Any = channel.unary_unary(f"/{SERVICE}/{method}")
-    answer: bytes = call(message, timeout=patience_s())
+    answer: bytes = call(message, timeout=patience_s(), metadata=metadata)
     return answer
 
 

@@ -48,6 +48,36 @@ pub struct Config {
     /// Timeouts of connections.
     #[serde(default)]
     pub timeouts: Timeouts,
+    /// Which picks are recorded.
+    #[serde(default)]
+    pub picks: PicksConfig,
+    /// Which calls are logged; none if it is missing.
+    #[serde(default)]
+    pub access_log: Option<AccessLogConfig>,
+}
+
+/// Recorded picks.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PicksConfig {
+    /// Share of the calls, 0..=1.
+    pub sample: f64,
+}
+
+impl Default for PicksConfig {
+    fn default() -> Self {
+        Self { sample: 0.01 }
+    }
+}
+
+/// The access log.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessLogConfig {
+    /// Share of the calls, 0..=1.
+    pub sample: f64,
+    /// `stdout`, `stderr` or the path of a file.
+    pub output: String,
 }
 
 fn one() -> usize {
@@ -358,6 +388,18 @@ impl Config {
             "must hold at least one".into()
         })?;
         self.validate_limits()?;
+        let samples = [
+            ("picks.sample", Some(self.picks.sample)),
+            (
+                "access_log.sample",
+                self.access_log.as_ref().map(|log| log.sample),
+            ),
+        ];
+        for (path, sample) in samples {
+            check((0.0..=1.0).contains(&sample.unwrap_or(0.0)), path, || {
+                "must be 0 to 1".into()
+            })?;
+        }
         let mut names = HashSet::new();
         for (index, service) in self.services.iter().enumerate() {
             let at = format!("services[{index}]");

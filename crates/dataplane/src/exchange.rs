@@ -6,6 +6,7 @@
 //!
 //! A future of its own instead of an `async fn`: it is the memory of a stream, so its size counts.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use tokio::time::{Instant, Sleep};
 
+use crate::access_log::CallRecord;
 use crate::attempt::{Attempt, Sample};
 use crate::endpoint::Outcome;
 use crate::fault::Fault;
@@ -40,6 +42,8 @@ pub(crate) struct CallGuard {
     pub(crate) service: Option<Arc<Service>>,
     /// When the request headers were there.
     pub(crate) received_ns: u64,
+    /// Where the call goes into the access log.
+    pub(crate) record: Option<Box<CallRecord>>,
     code: Code,
     _slot: Slot,
 }
@@ -97,6 +101,7 @@ impl CallGuard {
         service: Option<Arc<Service>>,
         received_ns: u64,
         slot: Slot,
+        record: Option<Box<CallRecord>>,
     ) -> Self {
         let thread = Rc::clone(thread);
         thread.activity.touch();
@@ -104,6 +109,7 @@ impl CallGuard {
             thread,
             service,
             received_ns,
+            record,
             code: Code::Unavailable,
             _slot: slot,
         };
@@ -137,6 +143,10 @@ impl Drop for CallGuard {
         stats.in_flight.fetch_sub(1, Relaxed);
         stats.ended[usize::from(self.code.number())].fetch_add(1, Relaxed);
         stats.duration.record(duration_ns);
+        if let Some(record) = self.record.take() {
+            let log = &self.thread.shared.access_log;
+            log.ended(record, self.service.clone(), duration_ns, self.code);
+        }
     }
 }
 
@@ -217,8 +227,9 @@ impl Exchange {
             return false;
         };
         let (bytes, asked) = (&self.guard.stats().request_bytes, &mut self.asked);
+        let logged = self.guard.record.as_ref().map(|one| &one.request_bytes);
         let moved = pump.poll(cx, |part| {
-            count(bytes, part);
+            count(bytes, logged, part);
             asked.advance(part);
         });
         let Poll::Ready(result) = moved else {
@@ -288,8 +299,9 @@ impl Exchange {
             return Poll::Pending;
         };
         let (bytes, framing) = (&self.guard.stats().response_bytes, &mut self.framing);
+        let logged = self.guard.record.as_ref().map(|one| &one.response_bytes);
         let moved = ready!(pump.poll(cx, |part| {
-            count(bytes, part);
+            count(bytes, logged, part);
             framing.advance(part);
         }));
         Poll::Ready(match moved {
@@ -443,8 +455,12 @@ fn take_claims(service: Option<&Service>, trailers: &mut HeaderMap) -> Option<Bo
     Some(claims)
 }
 
-fn count(bytes: &AtomicU64, part: &[u8]) {
-    bytes.fetch_add(part.len() as u64, Relaxed);
+fn count(bytes: &AtomicU64, logged: Option<&Cell<u64>>, part: &[u8]) {
+    let length = part.len() as u64;
+    bytes.fetch_add(length, Relaxed);
+    if let Some(logged) = logged {
+        logged.set(logged.get() + length);
+    }
 }
 
 /// Moves DATA from one stream to another as far as windows allow.

@@ -15,6 +15,7 @@
 //! Python.
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod address;
 pub mod attempt;
 pub mod balancer;
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod config;
 pub mod constraints;
 pub mod deadline;
+pub mod decisions;
 mod drain;
 pub mod endpoint;
 pub mod error;
@@ -45,6 +47,7 @@ pub mod reason;
 pub mod rng;
 pub mod route;
 pub mod runtime;
+pub mod sampling;
 mod server;
 pub mod service;
 pub mod slow_start;

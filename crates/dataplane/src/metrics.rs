@@ -92,7 +92,43 @@ pub fn exposition(data_plane: &DataPlane) -> String {
     endpoints(&mut page, data_plane);
     listeners(&mut page, data_plane);
     limits(&mut page, data_plane);
+    records(&mut page, data_plane);
     page.text
+}
+
+fn records(page: &mut Page, data_plane: &DataPlane) {
+    let shared = data_plane.shared();
+    page.family(
+        "attnroute_pick_records_dropped_total",
+        "counter",
+        "Recorded picks that were lost before the control side took them",
+    );
+    let dropped = shared.decisions.dropped();
+    page.sample("attnroute_pick_records_dropped_total", &[], dropped);
+    let counters = shared.access_log.counters();
+    page.family(
+        "attnroute_access_log_lines_total",
+        "counter",
+        "Calls written to the access log",
+    );
+    let written = counters.written.load(Relaxed);
+    page.sample("attnroute_access_log_lines_total", &[], written);
+    page.family(
+        "attnroute_access_log_dropped_total",
+        "counter",
+        "Sampled calls that are missing in the access log",
+    );
+    for (reason, count) in [
+        ("queue", &counters.dropped_by_queue),
+        ("output", &counters.dropped_by_output),
+    ] {
+        let count = count.load(Relaxed);
+        page.sample(
+            "attnroute_access_log_dropped_total",
+            &[("reason", reason)],
+            count,
+        );
+    }
 }
 
 fn services(data_plane: &DataPlane) -> Vec<NamedService> {

@@ -5,6 +5,7 @@
 //! From then on an [`Exchange`] moves frames in both directions until the answer is complete.
 //! Bytes pass through: messages are never decoded, buffered whole or joined.
 
+use std::cell::RefCell;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
@@ -21,9 +22,11 @@ use http::uri::{Authority, Scheme};
 use http::{Request, Uri};
 use tokio::time::{sleep_until, Instant, Sleep};
 
+use crate::access_log::{CallRecord, Picks};
 use crate::attempt::{Attempt, RequestInfo, Sample};
 use crate::config::RouteConfig;
 use crate::deadline;
+use crate::decisions::Sight;
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
@@ -31,6 +34,7 @@ use crate::listener::Listener;
 use crate::pool::{Lease, LeaseError, Pool};
 use crate::route::check_authority;
 use crate::runtime::{Routing, Thread};
+use crate::sampling::Sampled;
 use crate::server::Slot;
 use crate::service::{Refusal, Service, Settings};
 use crate::stats::{Limit, Stats};
@@ -55,24 +59,29 @@ pub(crate) fn serve(
         respond.send_reset(h2::Reason::PROTOCOL_ERROR);
         return;
     };
-    let admitted = {
+    let (admitted, sampled) = {
         let routing = thread.shared.routing.load();
-        admit(
-            &thread.shared.stats,
-            &routing,
-            listener,
-            &head,
-            authority.as_ref(),
-        )
+        let sampled = routing.sampling.draw(&mut thread.lots.borrow_mut());
+        let stats = &thread.shared.stats;
+        let admitted = admit(stats, &routing, listener, &head, authority.as_ref());
+        (admitted, sampled)
     };
+    let record = sampled.access_log.then(|| {
+        Box::new(CallRecord::new(
+            &head.uri,
+            authority.as_ref(),
+            &head.headers,
+        ))
+    });
     let service = match admitted {
         Ok(service) => service,
         Err(fault) => {
-            return CallGuard::new(thread, None, received_ns, slot).refuse(respond, &fault);
+            return CallGuard::new(thread, None, received_ns, slot, record).refuse(respond, &fault);
         }
     };
-    let guard = CallGuard::new(thread, Some(Arc::clone(&service)), received_ns, slot);
-    match Call::prepare(thread, service, &mut head, received_ns) {
+    let taken = Some(Arc::clone(&service));
+    let guard = CallGuard::new(thread, taken, received_ns, slot, record);
+    match Call::prepare(thread, service, &mut head, received_ns, sampled) {
         Ok(call) => call.start(guard, head, body, respond),
         Err(fault) => guard.refuse(respond, &fault),
     }
@@ -88,6 +97,11 @@ struct Call {
     method: Method,
     received_ns: u64,
     deadline: Option<Instant>,
+    timeout: Option<Duration>,
+    /// Where its picks are recorded: what it calls.
+    recorded: Option<Box<Uri>>,
+    /// Where it is logged: whom it was given to.
+    picks: Option<RefCell<Picks>>,
 }
 
 impl Call {
@@ -96,6 +110,7 @@ impl Call {
         service: Arc<Service>,
         head: &mut Parts,
         received_ns: u64,
+        sampled: Sampled,
     ) -> Result<Self, Fault> {
         let settings = Arc::clone(&service.snapshot().settings);
         let limit = settings.limits.max_inflight;
@@ -129,26 +144,33 @@ impl Call {
             method: Method::of_path(head.uri.path()),
             received_ns,
             deadline,
+            timeout,
+            recorded: sampled.picks.then(|| Box::new(head.uri.clone())),
+            picks: sampled.access_log.then(RefCell::default),
         })
     }
 
     /// Sends the call if an endpoint with an open connection has room; else a task waits for one.
     fn start(
         self,
-        guard: CallGuard,
+        mut guard: CallGuard,
         head: Parts,
         body: RecvStream,
         mut respond: SendResponse<Bytes>,
     ) {
         let attempt = match self.pick() {
             Ok(attempt) => attempt,
-            Err(fault) => return guard.refuse(respond, &fault),
+            Err(fault) => {
+                self.note_in(&mut guard);
+                return guard.refuse(respond, &fault);
+            }
         };
         if let Some(lease) = self
             .thread
             .pool
             .try_lease(attempt.endpoint(), &self.settings)
         {
+            self.note_in(&mut guard);
             if let Some(exchange) = self.open(guard, attempt, lease, head, body, respond) {
                 tokio::task::spawn_local(exchange);
             }
@@ -160,6 +182,7 @@ impl Call {
                 let waiting = pin!(self.lease_waiting(attempt));
                 wait(waiting, &mut respond, timer.as_mut()).await
             };
+            self.note_in(&mut guard);
             match leased {
                 None => guard.end(Code::Cancelled),
                 Some(Err(fault)) => guard.refuse(respond, &fault),
@@ -205,6 +228,14 @@ impl Call {
         }
     }
 
+    /// Tells the log, if the call is in it, whom it was given to.
+    fn note_in(&self, guard: &mut CallGuard) {
+        if let (Some(record), Some(picks)) = (&mut guard.record, &self.picks) {
+            record.deadline = self.timeout;
+            record.picks = picks.take();
+        }
+    }
+
     fn timer(&self) -> Option<Pin<Box<Sleep>>> {
         self.deadline
             .map(|deadline| Box::pin(sleep_until(deadline)))
@@ -213,12 +244,23 @@ impl Call {
     fn pick(&self) -> Result<Attempt, Fault> {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
-        self.service
+        let recorded = self.recorded.as_deref();
+        let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, self.received_ns, &rng)));
+        let attempt = self
+            .service
             .begin_attempt(&snapshot, self.received_ns, self.request, &mut rng)
             .map_err(|refusal| Fault::Refused {
                 service: self.service.name.clone(),
                 refusal,
-            })
+            })?;
+        if let Some((uri, sight)) = sight {
+            let decisions = &self.thread.shared.decisions;
+            decisions.record(&self.service, uri, &attempt, sight);
+        }
+        if let Some(picks) = &self.picks {
+            picks.borrow_mut().note(&attempt);
+        }
+        Ok(attempt)
     }
 
     /// Waits for a connection. Nothing was sent yet, so an endpoint that cannot be reached costs

@@ -18,15 +18,21 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::access_log::AccessLog;
 use crate::clock::Clock;
 use crate::config::{Config, EndpointSetConfig, Limits};
+use crate::decisions::Decisions;
 use crate::error::{ConfigError, Error};
 use crate::listener::{self, Listener};
 use crate::pool::Pool;
 use crate::rng::Rng;
 use crate::route::Authorities;
+use crate::sampling::Sampling;
 use crate::service::Service;
 use crate::stats::Stats;
+
+/// The first of the streams that decide what is sampled; those of picks begin at 0.
+const LOTS_STREAM: u64 = 1 << 32;
 
 /// Which service takes which call, and the limits of clients. Replaced as a whole by a reload.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub struct Routing {
     /// Every authority there is, for error texts. Made once: with thousands of services it takes
     /// longer than many calls, and whoever calls a wrong name does so again and again.
     pub known_authorities: Arc<str>,
+    /// Which calls are looked at closely.
+    pub sampling: Sampling,
 }
 
 /// What all threads share.
@@ -51,6 +59,10 @@ pub struct Shared {
     pub stats: Stats,
     /// The routing in force.
     pub routing: ArcSwap<Routing>,
+    /// Picks that were recorded.
+    pub decisions: Decisions,
+    /// Calls that were logged.
+    pub access_log: AccessLog,
     seed: u64,
 }
 
@@ -61,6 +73,8 @@ pub(crate) struct Thread {
     pub(crate) clock: Clock,
     pub(crate) pool: Pool,
     pub(crate) rng: RefCell<Rng>,
+    /// Draws what is sampled.
+    pub(crate) lots: RefCell<Rng>,
     pub(crate) activity: Activity,
     /// Stop accepting, send GOAWAY, finish.
     pub(crate) going_away: CancellationToken,
@@ -171,6 +185,8 @@ impl DataPlane {
         let shared = Shared {
             stats: Stats::default(),
             routing: ArcSwap::from_pointee(routing),
+            decisions: Decisions::default(),
+            access_log: AccessLog::default(),
             seed,
         };
         let control = Control {
@@ -205,6 +221,9 @@ impl DataPlane {
         for listening in listeners.values() {
             control.accept(listening);
         }
+        self.shared
+            .access_log
+            .configure(control.config.access_log.as_ref());
         control.listeners = listeners;
         control.state = State::Running;
         Ok(control.bound())
@@ -243,6 +262,7 @@ impl DataPlane {
             }
         }
         if control.state == State::Running {
+            self.shared.access_log.configure(config.access_log.as_ref());
             control.switch_listeners(&config, listeners);
         }
         control.config = config;
@@ -349,6 +369,7 @@ impl DataPlane {
                 tracing::error!("a data thread had panicked");
             }
         }
+        self.shared.access_log.close();
     }
 
     fn spawn(&self, index: usize, config: &Config) -> std::io::Result<ThreadHandle> {
@@ -370,6 +391,7 @@ impl DataPlane {
                 };
                 let thread = Rc::new(Thread {
                     rng: RefCell::new(Rng::stream(shared.seed, stream)),
+                    lots: RefCell::new(Rng::stream(shared.seed, LOTS_STREAM + stream)),
                     shared,
                     clock,
                     pool: Pool::default(),
@@ -587,6 +609,7 @@ fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: 
         services,
         limits: config.limits.clone(),
         handshake_ms: config.timeouts.handshake_ms,
+        sampling: Sampling::of(config),
     }
 }
 

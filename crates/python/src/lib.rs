@@ -135,6 +135,21 @@ impl DataPlane {
         Ok(PyBytes::new(py, text.as_bytes()))
     }
 
+    fn take_decisions<'py>(
+        &self,
+        py: Python<'py>,
+        max_rows: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, u64)> {
+        let decisions = &self.inner()?.shared().decisions;
+        let (rows, dropped) = py.detach(|| decisions.take(max_rows));
+        Ok((PyBytes::new(py, &rows), dropped))
+    }
+
+    fn reopen_logs(&self) -> PyResult<()> {
+        self.inner()?.shared().access_log.reopen();
+        Ok(())
+    }
+
     fn pending(&self) -> PyResult<Vec<String>> {
         Ok(self.inner()?.pending())
     }

@@ -85,12 +85,16 @@ class AdminClient:
         request = pb.WatchWeightsRequest(
             service=service, request_class=request_class, min_interval_ms=min_interval_ms
         )
-        method = self._channel.unary_stream(
-            f"/{_SERVICE}/WatchWeights",
-            request_serializer=pb.WatchWeightsRequest.SerializeToString,
-            response_deserializer=pb.GetWeightsResponse.FromString,
-        )
-        stream = method(request)
+        return self._watch("WatchWeights", request, pb.GetWeightsResponse)
+
+    def _watch(
+        self, method: str, request: Any, response: Callable[..., _Message]
+    ) -> Generator[_Message, None, None]:
+        stream = self._channel.unary_stream(
+            f"/{_SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,  # type: ignore[attr-defined]
+        )(request)
         try:
             yield from stream
         except grpc.RpcError as error:
@@ -119,6 +123,16 @@ class AdminClient:
         request = pb.DrainRequest(service=service, endpoint=endpoint, duration=duration, wait=wait)
         timeout_s = CALL_TIMEOUT_S + wait.total_seconds()
         return self._call("Drain", request, pb.DrainResponse, timeout_s=timeout_s)
+
+    def list_picks(self, service: str, last: int) -> pb.ListPicksResponse:
+        """The newest recorded picks of a service. Raises AdminError."""
+        request = pb.ListPicksRequest(service=service, last=last)
+        return self._call("ListPicks", request, pb.ListPicksResponse)
+
+    def watch_picks(self, service: str, after: int) -> Generator[pb.Pick, None, None]:
+        """The picks recorded after that number, until closed. Raises AdminError."""
+        request = pb.WatchPicksRequest(service=service, after=after)
+        return self._watch("WatchPicks", request, pb.Pick)
 
     def service_of(self, endpoint: str) -> str:
         """The only service that has this endpoint. Raises AdminError."""

@@ -56,10 +56,10 @@ class ControlMetrics:
             "limit",
         )
         self.admin_limit_hits.labels("admin_watches")
-        self._watches = self._gauge("admin_watches", "Open WatchWeights streams.")
+        self._watches = self._gauge("admin_watches", "Open WatchWeights and WatchPicks streams.")
 
     def watch_streams(self, read: Callable[[], int]) -> None:
-        """Takes the number of open WatchWeights streams from `read` at every scrape."""
+        """Takes the number of open streams from `read` at every scrape."""
         self._watches.set_function(read)
 
     def policy_applied(self, sha256: str, generation: int, wall_s: float) -> None:

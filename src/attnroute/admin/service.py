@@ -20,6 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
 from attnroute.admin import changes
+from attnroute.admin.picks import BATCH, PickView, last_of, pick_message
 from attnroute.admin.refusals import RefusalError, error_info, refuse_field
 from attnroute.clock import Clock
 from attnroute.discovery.overrides import ActiveOverride
@@ -34,8 +35,11 @@ WATCH_INTERVAL_MS_MIN = 100
 DRAIN_POLL_S = 0.05
 """How often a drain that waits looks at the calls in flight."""
 
+PICKS_POLL_S = 0.2
+"""How often a watch looks for new picks."""
+
 WATCHES_MAX = 64
-"""Open WatchWeights streams; one more is RESOURCE_EXHAUSTED."""
+"""Open streams; one more is RESOURCE_EXHAUSTED."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class AdminService:
         control: ControlView,
         telemetry: TelemetryView,
         overrides: OverrideView,
+        picks: PickView,
         clock: Clock,
         *,
         watches_max: int = WATCHES_MAX,
@@ -110,6 +115,7 @@ class AdminService:
         self._control = control
         self._telemetry = telemetry
         self._overrides = overrides
+        self._picks = picks
         self._clock = clock
         self._watches_max = watches_max
         self._on_limit_hit = on_limit_hit
@@ -118,7 +124,7 @@ class AdminService:
 
     @property
     def watches(self) -> int:
-        """Open WatchWeights streams."""
+        """Open streams of `WatchWeights` and `WatchPicks`."""
         return self._watches
 
     def close(self) -> None:
@@ -262,6 +268,41 @@ class AdminService:
             endpoint_epoch=epoch,
             in_flight=in_flight,
         )
+
+    async def list_picks(self, request: pb.ListPicksRequest) -> pb.ListPicksResponse:
+        """The newest recorded picks of one service."""
+        info = self._find(request.service)
+        last = last_of(request)
+        self._picks.pull()
+        picks = self._picks.last(info.name, last)
+        return pb.ListPicksResponse(
+            service=info.name,
+            picks=[pick_message(pick, EVERY_CLASS) for pick in picks],
+            number=self._picks.number(info.name),
+            dropped_total=self._picks.dropped,
+        )
+
+    async def watch_picks(self, request: pb.WatchPicksRequest) -> AsyncIterator[pb.Pick]:
+        """Each pick that is recorded from now on.
+
+        Holds a number and what it is about to send: a client that does not read costs no more, and
+        goes on with what is still kept.
+        """
+        info = self._find(request.service)
+        with self._watch_slot():
+            self._picks.pull()
+            sent = request.after if request.HasField("after") else self._picks.number(info.name)
+            while not self._closing.is_set():
+                self._find(info.name)
+                self._picks.pull()
+                picks = self._picks.after(info.name, sent, BATCH)
+                for pick in picks:
+                    sent = pick.number
+                    yield pick_message(pick, EVERY_CLASS)
+                if len(picks) < BATCH:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._closing.wait(), PICKS_POLL_S)
+        raise RefusalError(grpc.StatusCode.UNAVAILABLE, "attnroute: the sidecar is stopping", ())
 
     def _in_flight(self, service: str, address: str) -> int:
         snapshot = self._telemetry.read(service)

@@ -28,6 +28,7 @@ _COMMANDS = {
     "demo": "Compare balancers on real calls, on this machine.",
     "drain": "Give an endpoint no new calls, for a while.",
     "endpoints": "Show what discovery and health see.",
+    "picks": "Show recorded picks with what each saw.",
     "pin": "Send calls to pinned endpoints only, for a while.",
     "schema": "Print the JSON Schema of a file format.",
     "sim": "Play a scenario with every balancer and compare them.",

@@ -132,6 +132,47 @@ def endpoints_document(answer: pb.ListEndpointsResponse) -> dict[str, Any]:
     }
 
 
+def pick_line(pick: pb.Pick) -> str:
+    """One recorded pick in a line."""
+    seen = [f"{one.address} [{one.in_flight}]" for one in pick.candidates]
+    if hidden := pick.candidates_total - len(pick.candidates):
+        seen.append(f"{hidden} more")
+    second = f", then {pick.runner_up}" if pick.runner_up else ""
+    return (
+        f"{pick.time.ToJsonString()} {pick.method} -> {pick.endpoint} ({pick.reason}{second}) "
+        f"of {', '.join(seen)}"
+    )
+
+
+def pick_document(pick: pb.Pick) -> dict[str, Any]:
+    """One recorded pick as JSON."""
+    return {
+        "number": pick.number,
+        "time": pick.time.ToJsonString(),
+        "service": pick.service,
+        "method": pick.method,
+        "request_class": pick.request_class,
+        "endpoint": pick.endpoint,
+        "runner_up": pick.runner_up or None,
+        "reason": pick.reason,
+        "endpoint_epoch": pick.endpoint_epoch,
+        "candidates": [
+            {
+                "address": one.address,
+                "in_flight": one.in_flight,
+                "static_weight": one.static_weight,
+                "weight": one.weight,
+            }
+            for one in pick.candidates
+        ],
+        "candidates_total": pick.candidates_total,
+        "key": pick.key if pick.HasField("key") else None,
+        "rng_key": pick.rng_key,
+        "rng_counter": pick.rng_counter,
+        "picked_ns": pick.picked_ns,
+    }
+
+
 def override_line(answer: pb.SetOverrideResponse | pb.DrainResponse) -> str:
     """What is in force now, in words."""
     where = f"{answer.service}: {answer.endpoint}"

@@ -41,6 +41,13 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
         ],
         "limits": policy.limits.model_dump(),
         "timeouts": {"handshake_ms": _ms(policy.timeouts.handshake)},
+        "picks": {"sample": policy.picks.sample},
+        "access_log": None
+        if policy.access_log is None
+        else {
+            "sample": policy.access_log.sample,
+            "output": policy.access_log.target(loaded.resolve),
+        },
     }
     return json.dumps(config, separators=(",", ":"), allow_nan=False).encode()
 

@@ -38,6 +38,7 @@ from attnroute.policy.sources import (
     StaticEndpoint,
     Text,
 )
+from attnroute.policy.observe import AccessLog, Picks
 
 __all__ = [
     "Admin",
@@ -384,6 +385,10 @@ class Policy(Strict):
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of client connections.")
     fleet: Fleet = Field(default=Fleet(), description="The other sidecars.")
     drain: Drain = Field(default=Drain(), description="How the sidecar stops after SIGTERM.")
+    picks: Picks = Field(default=Picks(), description="Which picks are recorded.")
+    access_log: AccessLog | None = Field(
+        default=None, description="One JSON line per sampled call; off by default."
+    )
     services: dict[Name, Service] = Field(
         min_length=1, description="What clients may ask for, by name; at least one."
     )

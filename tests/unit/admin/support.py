@@ -11,6 +11,7 @@ from tests.support.fake_plane import FakePlane, spec
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import ManualClock
 from attnroute.discovery.overrides import Overrides
+from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import Telemetry
 
 CART = ServiceInfo(
@@ -59,11 +60,13 @@ class World:
         self.overrides = Overrides(self.plane, self.clock)
         cart = [spec("10.0.0.1:1"), spec("10.0.0.2:1")]
         self.overrides.apply_endpoints("cart", json.dumps({"endpoints": cart}).encode())
+        self.picks = PickHistory(self.plane, keep=200)
         self.hits: list[str] = []
         self.service = AdminService(
             self.control,
             self.telemetry,
             self.overrides,
+            self.picks,
             self.clock,
             watches_max=watches_max,
             on_limit_hit=self.hits.append,

@@ -143,6 +143,8 @@ async def test_reflection_describes_the_api_without_files() -> None:
         "GetConfig",
         "SetOverride",
         "Drain",
+        "ListPicks",
+        "WatchPicks",
     ]
 
 

@@ -76,6 +76,11 @@ impl Least {
 }
 
 impl LeastRequest {
+    /// Whether it compares every usable endpoint.
+    pub(super) const fn scans_all(&self) -> bool {
+        matches!(self.choice_count, ChoiceCount::All)
+    }
+
     /// The rule for the usable endpoints of a view.
     #[must_use]
     pub fn new(choice_count: ChoiceCount, with_replacement: bool, view: View<'_>) -> Self {

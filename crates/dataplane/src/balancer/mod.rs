@@ -295,6 +295,12 @@ impl Balancer {
         }
     }
 
+    /// Whether it takes the least loaded of all, so that there is a next best.
+    #[must_use]
+    pub(crate) const fn compares_all_loads(&self) -> bool {
+        matches!(self, Self::LeastRequest(rule) if rule.scans_all())
+    }
+
     /// Whether it takes the best, instead of giving each a share.
     const fn compares_costs(&self) -> bool {
         matches!(

@@ -251,3 +251,77 @@ class GetConfigResponse(_message.Message):
     applied_at: _timestamp_pb2.Timestamp
     rejected: str
     def __init__(self, policy_yaml: _Optional[str] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., generation: _Optional[int] = ..., applied_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rejected: _Optional[str] = ...) -> None: ...
+
+class ListPicksRequest(_message.Message):
+    __slots__ = ("service", "last")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    last: int
+    def __init__(self, service: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
+
+class ListPicksResponse(_message.Message):
+    __slots__ = ("service", "picks", "number", "dropped_total")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    PICKS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    picks: _containers.RepeatedCompositeFieldContainer[Pick]
+    number: int
+    dropped_total: int
+    def __init__(self, service: _Optional[str] = ..., picks: _Optional[_Iterable[_Union[Pick, _Mapping]]] = ..., number: _Optional[int] = ..., dropped_total: _Optional[int] = ...) -> None: ...
+
+class WatchPicksRequest(_message.Message):
+    __slots__ = ("service", "after")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    after: int
+    def __init__(self, service: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class Pick(_message.Message):
+    __slots__ = ("number", "time", "service", "method", "request_class", "endpoint", "runner_up", "reason", "endpoint_epoch", "candidates", "candidates_total", "key", "rng_key", "rng_counter", "picked_ns")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_UP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    RNG_KEY_FIELD_NUMBER: _ClassVar[int]
+    RNG_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    PICKED_NS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time: _timestamp_pb2.Timestamp
+    service: str
+    method: str
+    request_class: str
+    endpoint: str
+    runner_up: str
+    reason: str
+    endpoint_epoch: int
+    candidates: _containers.RepeatedCompositeFieldContainer[PickCandidate]
+    candidates_total: int
+    key: int
+    rng_key: int
+    rng_counter: int
+    picked_ns: int
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., service: _Optional[str] = ..., method: _Optional[str] = ..., request_class: _Optional[str] = ..., endpoint: _Optional[str] = ..., runner_up: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[PickCandidate, _Mapping]]] = ..., candidates_total: _Optional[int] = ..., key: _Optional[int] = ..., rng_key: _Optional[int] = ..., rng_counter: _Optional[int] = ..., picked_ns: _Optional[int] = ...) -> None: ...
+
+class PickCandidate(_message.Message):
+    __slots__ = ("address", "in_flight", "static_weight", "weight")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    STATIC_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    in_flight: int
+    static_weight: float
+    weight: float
+    def __init__(self, address: _Optional[str] = ..., in_flight: _Optional[int] = ..., static_weight: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,306 @@
+//! Picks that were recorded: what each saw, whom it chose, and what it takes to draw the same again.
+//!
+//! A sampled pick pays for its record, every other one for a comparison. The ring is bounded and
+//! nobody waits for it: where it is full the oldest record goes, where the control side holds it
+//! the record is dropped, and both are counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::Uri;
+use parking_lot::Mutex;
+use serde_json::{json, Value};
+
+use crate::attempt::Attempt;
+use crate::endpoint::Endpoint;
+use crate::rng::Rng;
+use crate::service::{Service, Snapshot};
+
+/// Records between two looks of the control side.
+const RING_MAX: usize = 4_096;
+
+/// Candidates that a record names; beyond it only their number is known.
+const CANDIDATES_MAX: usize = 64;
+
+/// What a pick saw of one endpoint that it could choose.
+#[derive(Debug)]
+struct Candidate {
+    endpoint: Arc<Endpoint>,
+    in_flight: u32,
+    static_weight: f32,
+    /// Probability that the rule gave it.
+    weight: f32,
+}
+
+/// What a pick saw, taken just before it.
+#[derive(Debug)]
+pub struct Sight {
+    candidates: Vec<Candidate>,
+    candidates_total: usize,
+    epoch: u64,
+    rng_key: u64,
+    rng_counter: u64,
+    compares_all: bool,
+}
+
+/// One recorded pick.
+#[derive(Debug)]
+struct Decision {
+    at_ns: u64,
+    picked_ns: u64,
+    service: Arc<Service>,
+    uri: Uri,
+    class: u32,
+    key: Option<u64>,
+    chosen: Arc<Endpoint>,
+    reason: &'static str,
+    sight: Sight,
+}
+
+/// The ring.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    ring: Mutex<VecDeque<Decision>>,
+    dropped: AtomicU64,
+}
+
+impl Sight {
+    /// What the pick that comes now will see.
+    #[must_use]
+    pub fn take(snapshot: &Snapshot, now_ns: u64, rng: &Rng) -> Self {
+        let weights = snapshot.weights(now_ns);
+        let candidate = |index: &u32| {
+            let member = &snapshot.members[*index as usize];
+            Candidate {
+                endpoint: Arc::clone(&member.endpoint),
+                in_flight: member.endpoint.live.in_flight(),
+                static_weight: member.static_weight,
+                weight: weights[*index as usize],
+            }
+        };
+        Self {
+            candidates: snapshot
+                .usable
+                .iter()
+                .take(CANDIDATES_MAX)
+                .map(candidate)
+                .collect(),
+            candidates_total: snapshot.usable.len(),
+            epoch: snapshot.epoch,
+            rng_key: rng.key(),
+            rng_counter: rng.counter(),
+            compares_all: snapshot.balancer.compares_all_loads(),
+        }
+    }
+
+    /// The next best, where the rule compared everybody and everybody is here.
+    fn runner_up(&self, chosen: &Endpoint) -> Option<&Candidate> {
+        if !self.compares_all || self.candidates_total > self.candidates.len() {
+            return None;
+        }
+        let cost =
+            |one: &Candidate| (f64::from(one.in_flight) + 1.0) / f64::from(one.static_weight);
+        self.candidates
+            .iter()
+            .filter(|one| one.endpoint.id != chosen.id)
+            .min_by(|one, other| cost(one).total_cmp(&cost(other)))
+    }
+}
+
+impl Decisions {
+    /// Keeps what a pick saw and did.
+    pub fn record(&self, service: &Arc<Service>, uri: &Uri, attempt: &Attempt, sight: Sight) {
+        let request = attempt.request();
+        let decision = Decision {
+            at_ns: wall_ns(),
+            picked_ns: attempt.started_ns(),
+            service: Arc::clone(service),
+            uri: uri.clone(),
+            class: request.class,
+            key: request.key,
+            chosen: Arc::clone(attempt.endpoint()),
+            reason: attempt.reason().name(),
+            sight,
+        };
+        let Some(mut ring) = self.ring.try_lock() else {
+            self.dropped.fetch_add(1, Relaxed);
+            return;
+        };
+        if ring.len() >= RING_MAX {
+            ring.pop_front();
+            self.dropped.fetch_add(1, Relaxed);
+        }
+        ring.push_back(decision);
+    }
+
+    /// Records lost so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// Takes the oldest records out, as a JSON list, and how many were lost so far.
+    #[must_use]
+    pub fn take(&self, max: usize) -> (Vec<u8>, u64) {
+        let taken: Vec<_> = {
+            let mut ring = self.ring.lock();
+            let count = ring.len().min(max);
+            ring.drain(..count).collect()
+        };
+        let rows = taken.iter().map(Decision::describe).collect();
+        let dropped = self.dropped();
+        (Value::Array(rows).to_string().into_bytes(), dropped)
+    }
+}
+
+impl Decision {
+    fn describe(&self) -> Value {
+        let candidates: Vec<_> = self
+            .sight
+            .candidates
+            .iter()
+            .map(Candidate::describe)
+            .collect();
+        let runner_up = self.sight.runner_up(&self.chosen);
+        json!({
+            "at_ns": self.at_ns,
+            "picked_ns": self.picked_ns,
+            "service": self.service.name,
+            "method": self.uri.path(),
+            "request_class": self.class,
+            "key": self.key,
+            "endpoint": self.chosen.name,
+            "runner_up": runner_up.map(|one| one.endpoint.name.as_str()),
+            "reason": self.reason,
+            "endpoint_epoch": self.sight.epoch,
+            "rng_key": self.sight.rng_key,
+            "rng_counter": self.sight.rng_counter,
+            "candidates": candidates,
+            "candidates_total": self.sight.candidates_total,
+        })
+    }
+}
+
+impl Candidate {
+    fn describe(&self) -> Value {
+        json!({
+            "address": self.endpoint.name,
+            "in_flight": self.in_flight,
+            "static_weight": self.static_weight,
+            "weight": self.weight,
+        })
+    }
+}
+
+/// Nanoseconds since 1970-01-01 UTC.
+pub(crate) fn wall_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::Uri;
+    use serde_json::{json, Value};
+
+    use super::{Decisions, Sight, CANDIDATES_MAX, RING_MAX};
+    use crate::attempt::RequestInfo;
+    use crate::config::{EndpointSetConfig, ServiceConfig};
+    use crate::rng::Rng;
+    use crate::service::Service;
+
+    fn service(balancer: &Value, endpoints: usize) -> Arc<Service> {
+        let config = json!({"name": "cart", "authorities": ["cart"], "balancer": balancer});
+        let config = ServiceConfig::parse(config.to_string().as_bytes()).unwrap();
+        let service = Service::new(config, 1);
+        let address = |number| format!("10.0.{}.{}:1", number / 250, number % 250);
+        let rows: Vec<_> = (0..endpoints)
+            .map(|number| json!({"address": address(number)}))
+            .collect();
+        let set = json!({"endpoints": rows}).to_string();
+        let limits = service.snapshot().settings.limits.clone();
+        service.apply_endpoints(EndpointSetConfig::parse(set.as_bytes(), &limits).unwrap());
+        Arc::new(service)
+    }
+
+    /// Picks once, on the record.
+    fn pick(decisions: &Decisions, service: &Arc<Service>, rng: &mut Rng) {
+        let snapshot = service.snapshot();
+        let sight = Sight::take(&snapshot, 5, rng);
+        let attempt = service
+            .begin_attempt(&snapshot, 5, RequestInfo::default(), rng)
+            .unwrap();
+        decisions.record(service, &Uri::from_static("/a/B"), &attempt, sight);
+    }
+
+    fn taken(decisions: &Decisions, max: usize) -> (Vec<Value>, u64) {
+        let (rows, dropped) = decisions.take(max);
+        (serde_json::from_slice(&rows).unwrap(), dropped)
+    }
+
+    #[test]
+    fn the_ring_keeps_the_newest_and_counts_what_it_lost() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(1));
+        let service = service(&json!({"type": "random"}), 3);
+        for _ in 0..RING_MAX + 5 {
+            pick(&decisions, &service, &mut rng);
+        }
+        let (first, dropped) = taken(&decisions, 10);
+        assert_eq!((first.len(), dropped), (10, 5));
+        let (rest, _) = taken(&decisions, usize::MAX);
+        assert_eq!(rest.len(), RING_MAX - 10);
+        assert_eq!(taken(&decisions, usize::MAX).0.len(), 0);
+    }
+
+    #[test]
+    fn a_record_is_enough_to_pick_the_same_again() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(2));
+        let service = service(&json!({"type": "random"}), 7);
+        for _ in 0..50 {
+            pick(&decisions, &service, &mut rng);
+        }
+        for row in taken(&decisions, 50).0 {
+            let number = |key: &str| row[key].as_u64().unwrap();
+            let mut replayed = Rng::at(number("rng_key"), number("rng_counter"));
+            let snapshot = service.snapshot();
+            let now_ns = number("picked_ns");
+            let chosen = service
+                .choose(&snapshot, now_ns, RequestInfo::default(), &mut replayed)
+                .unwrap();
+            let endpoint = &snapshot.members[chosen.0 as usize].endpoint;
+            assert_eq!(row["endpoint"], endpoint.name.as_str());
+            assert_eq!(row["reason"], chosen.1.name());
+        }
+    }
+
+    #[test]
+    fn a_full_scan_has_a_second_and_what_is_not_named_is_counted() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(3));
+        let all = json!({"type": "least_request", "choice_count": "all"});
+        pick(&decisions, &service(&all, 2), &mut rng);
+        pick(&decisions, &service(&all, CANDIDATES_MAX + 1), &mut rng);
+        pick(
+            &decisions,
+            &service(&json!({"type": "random"}), 2),
+            &mut rng,
+        );
+        let (rows, _) = taken(&decisions, 3);
+        assert_ne!(rows[0]["runner_up"], rows[0]["endpoint"]);
+        assert!(rows[0]["runner_up"].is_string());
+        assert!(rows[1]["runner_up"].is_null());
+        assert_eq!(
+            rows[1]["candidates"].as_array().unwrap().len(),
+            CANDIDATES_MAX
+        );
+        assert_eq!(rows[1]["candidates_total"], CANDIDATES_MAX + 1);
+        assert!(rows[2]["runner_up"].is_null());
+        // The call that was being placed is not among those it saw.
+        assert_eq!(rows[0]["candidates"][0]["in_flight"], 0);
+    }
+}
