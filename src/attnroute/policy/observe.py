@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from attnroute.policy.balancers import Share
 from attnroute.policy.fields import Parsed, Strict
 
 __all__ = ["AccessLog", "Picks"]
-
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
-
-SHARE_PATTERN = r"^[0-9]+(\.[0-9]+)?%$"
-
-
-def parse_share(value: object) -> float:
-    """`5%` or 0..1 as a fraction. Raises ValueError."""
-    share: float | None = None
-    if isinstance(value, str) and len(value) <= 20 and (match := _PERCENT.fullmatch(value)):
-        share = float(match[1]) / 100
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        share = float(value)
-    if share is None or not 0 <= share <= 1:
-        raise ValueError("expected a share from `0%` to `100%`, or a number from 0 to 1")
-    return share
-
-
-def format_share(value: float) -> str:
-    """The shortest text that `parse_share` reads as the same value, as far as 15 digits go."""
-    return f"{float(f'{value * 100:.13g}'):.15f}".rstrip("0").rstrip(".") + "%"
 
 
 def _output(value: object) -> str:
@@ -43,19 +22,6 @@ def _output(value: object) -> str:
     raise ValueError("expected `stdout`, `stderr` or the path of a file with a `/` in it")
 
 
-Share = Annotated[
-    float,
-    Parsed(
-        parse_share,
-        {
-            "anyOf": [
-                {"type": "string", "pattern": SHARE_PATTERN},
-                {"type": "number", "minimum": 0, "maximum": 1},
-            ]
-        },
-        format_share,
-    ),
-]
 Output = Annotated[str, Parsed(_output, {"type": "string", "minLength": 1})]
 
 
