@@ -27,11 +27,11 @@ services:
 """
 
 
-def start(launch: Launch, stack: ExitStack) -> Peer:
-    """Start the sidecar and wait for the ports it reports."""
+def start(launch: Launch, stack: ExitStack, *, extra: str = "") -> Peer:
+    """Start the sidecar and wait for the ports it reports. extra: more keys of its policy."""
     if not launch.tools.attnroute.exists():
         raise BenchmarkError("`attnroute` is not installed beside this Python; run `scripts/setup`")
-    text = _CONFIG % {
+    text = extra + _CONFIG % {
         "authority": AUTHORITY,
         "endpoints": "\n".join(
             f"        - 127.0.0.1:{endpoint}" for endpoint in launch.endpoint_ports

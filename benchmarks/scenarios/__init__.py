@@ -44,6 +44,12 @@ def start_peer(
     """Start a proxy and return once a whole call came back through it."""
     launch = Launch(place.tools, directory, place.proxy_core, endpoint_ports)
     peer = PEERS[name](launch, stack)
+    wait_until_it_answers(place, peer)
+    return peer
+
+
+def wait_until_it_answers(place: Place, peer: Peer) -> None:
+    """Return once a whole call came back through a proxy."""
     loader = place.loader()
 
     def answers() -> bool:
@@ -54,4 +60,3 @@ def start_peer(
 
     if peer.child is not None:
         wait_until(answers, what="no call came back", child=peer.child, timeout_s=START_TIMEOUT_S)
-    return peer
