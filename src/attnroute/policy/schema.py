@@ -30,6 +30,7 @@ from attnroute.policy.balancers import (
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
+from attnroute.policy.observe import AccessLog, Picks
 from attnroute.policy.sources import (
     EndpointAddress,
     EndpointFile,
@@ -38,7 +39,6 @@ from attnroute.policy.sources import (
     StaticEndpoint,
     Text,
 )
-from attnroute.policy.observe import AccessLog, Picks
 
 __all__ = [
     "Admin",
