@@ -15,11 +15,7 @@ DEAD = "127.0.0.1:9"
 
 def test_cf_05_misspelled_key() -> None:
     assert problems(with_service("outlier_detecton: {}")) == [
-        (
-            "4:9: unknown key `outlier_detecton` in `services.cart`; did you mean "
-            "`outlier_detection`, "
-            "which comes in a later version?"
-        )
+        "4:9: unknown key `outlier_detecton` in `services.cart`; did you mean `outlier_detection`?"
     ]
     assert problems(with_service("balancr: {type: round_robin}")) == [
         "4:9: unknown key `balancr` in `services.cart`; did you mean `balancer`?"
