@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-FORWARD_BEHAVIOUR = 1
+FORWARD_BEHAVIOUR = 2
 """Raise it by hand with each change of what clients or endpoints can see of the forward path: the
 page is out of date until the conformance run was made again."""
 
