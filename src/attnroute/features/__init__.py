@@ -1,0 +1,1 @@
+"""What scorers see of measured traffic; serving and training use the same code."""

@@ -1,0 +1,1 @@
+"""From measured windows to the tables that the picker goes by."""
