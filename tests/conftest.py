@@ -7,7 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.support.sidecar import Sidecar
+
+# The same examples in every run, so that a change is judged by the change, and no limit of time,
+# which a busy machine would break. New ground: `pytest --hypothesis-profile=explore`.
+settings.register_profile("held", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=2_000, print_blob=True)
+settings.load_profile("held")
 
 
 @pytest.fixture

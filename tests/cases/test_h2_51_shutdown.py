@@ -48,7 +48,7 @@ async def test_h2_51_shutdown_ends_in_spite_of_odd_peers(peer: str) -> None:
             finished = await plane.drain(linger_ms=200, limit_ms=1_500)
             took_s = time.monotonic() - began_s
             # The limit, what last answers may take to leave, and what a slow machine adds.
-            assert took_s < 1.5 + 0.5 + 3, f"the drain took {took_s:.1f} s"
+            assert took_s < 1.5 + 0.5 + 10, f"the drain took {took_s:.1f} s"
             assert finished == (stream is None)
             await client.until(lambda: client.goaways, "GOAWAY")
             assert client.goaways[0].last_stream_id == STREAM_ID_MAX

@@ -108,7 +108,7 @@ async def test_lb_16_late_start_of_the_endpoint() -> None:
             began_s = time.monotonic()
             stream = await open_call(client, extra=[("grpc-timeout", "1H")]).until_done()
             assert stream.grpc_status == 14, stream.describe()
-            assert time.monotonic() - began_s < 5, "UNAVAILABLE came only after a long wait"
+            assert time.monotonic() - began_s < patience_s(), "UNAVAILABLE came late"
             assert f"`{address}`" in stream.grpc_message
             await asyncio.sleep(0.1)
         late = await RawServer(answer()).start(port=port)
@@ -116,8 +116,9 @@ async def test_lb_16_late_start_of_the_endpoint() -> None:
         while (await open_call(client).until_done()).grpc_status != 0:
             assert time.monotonic() - ready_s < patience_s(), "it never came back"
             await asyncio.sleep(0.02)
-        # back-off is at most 1 s with 20 % jitter; the rest is a slow machine.
-        assert time.monotonic() - ready_s < 1.2 + 1
+        # Back-off is at most 1 s with 20 % jitter (its schedule is tested in Rust); without a cap
+        # the next try would be minutes away. The rest is a slow machine.
+        assert time.monotonic() - ready_s < 1.2 + 10
         await late.close()
 
 

@@ -7,6 +7,7 @@ import ctypes
 import threading
 import time
 
+import pytest
 from tests.support.dataplane import data_plane
 from tests.support.echo_endpoint import ECHO, endpoint_process
 from tests.support.loadgen import LoadProcess, percentile
@@ -25,6 +26,7 @@ def _hold_the_gil(seconds: int) -> tuple[float, float]:
     return began_s, time.monotonic()
 
 
+@pytest.mark.alone
 async def test_no_call_fails_while_python_is_stalled() -> None:
     with endpoint_process(*ECHO) as endpoint:
         await _stall_under_load(endpoint)

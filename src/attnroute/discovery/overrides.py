@@ -46,7 +46,7 @@ class EndpointUnknownError(Exception):
 
 
 class TooManyOverridesError(Exception):
-    """OVERRIDES_MAX are in force."""
+    """As many as there may be are in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ class ActiveOverride:
 class Overrides:
     """Passes sets on with the overrides in them; made and used on one event loop."""
 
-    def __init__(self, sink: Sink, clock: Clock) -> None:
+    def __init__(self, sink: Sink, clock: Clock, *, overrides_max: int = OVERRIDES_MAX) -> None:
         self._sink = sink
         self._clock = clock
+        self._overrides_max = overrides_max
         self._sets: dict[str, bytes] = {}
         """The newest set of each service, as its source gave it."""
         self._active: dict[str, dict[str, ActiveOverride]] = {}
@@ -89,7 +90,7 @@ class Overrides:
         """
         self._check_known(service, address)
         active = self._active.get(service, {})
-        if address not in active and self._count() >= OVERRIDES_MAX:
+        if address not in active and self._count() >= self._overrides_max:
             raise TooManyOverridesError
         override = ActiveOverride(
             kind, self._clock.wall_s() + duration_s, self._clock.now_s() + duration_s

@@ -9,7 +9,6 @@ from tests.support.fake_plane import FakePlane, spec
 
 from attnroute.clock import ManualClock
 from attnroute.dataplane import ConfigError
-from attnroute.discovery import overrides as module
 from attnroute.discovery.overrides import EndpointUnknownError, Overrides, TooManyOverridesError
 
 FIRST, SECOND = "10.0.0.1:1", "10.0.0.2:1"
@@ -100,11 +99,13 @@ def test_services_that_go_take_their_overrides_along() -> None:
 
 
 def test_their_number_is_limited() -> None:
-    _plane, _clock, overrides = world()
-    many = [f"10.1.{number // 250}.{number % 250}:1" for number in range(module.OVERRIDES_MAX + 1)]
+    plane = FakePlane("cart")
+    overrides = Overrides(plane, ManualClock(), overrides_max=2)
+    many = ["10.1.0.1:1", "10.1.0.2:1", "10.1.0.3:1"]
     overrides.apply_endpoints("cart", encoded(*many))
     for address in many[:-1]:
         overrides.set("cart", address, "drain", 60)
     with pytest.raises(TooManyOverridesError):
         overrides.set("cart", many[-1], "drain", 60)
     overrides.set("cart", many[0], "pin", 60)
+    assert in_plane(plane) == {many[0]: "pin", many[1]: "drain", many[2]: None}
