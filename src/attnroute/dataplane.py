@@ -38,7 +38,7 @@ __all__ = [
     "simulate",
 ]
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 if _dataplane.ABI_VERSION != _ABI_VERSION:
     raise ImportError(
         f"the extension has boundary version {_dataplane.ABI_VERSION}, this package needs "
@@ -54,9 +54,10 @@ ENDPOINT_DTYPE: np.dtype[Any] = np.dtype(
         ("latency_ns", "<u8"),  # sum over successes
         ("in_flight", "<u4"),
         ("connections", "<u4"),
-        ("usable", "<u4"),  # 1: takes calls now; 0: weight 0, connects fail, or ejected
+        ("usable", "<u4"),  # 1: takes calls now; 0: weight 0, connects fail, or not well
         ("failing", "<u4"),  # 1: the last connect failed
         ("ejected", "<u4"),  # 1: outlier detection keeps calls from it
+        ("unhealthy", "<u4"),  # 1: health checks keep calls from it
         ("static_weight", "<f4"),
         ("weight", "<f4"),  # probability the balancer gives it now; sums to 1 over usable ones
     ],

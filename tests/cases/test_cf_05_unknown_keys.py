@@ -40,7 +40,8 @@ def test_cf_05_unknown_value_of_a_choice() -> None:
 
 
 def test_cf_05_file_of_a_newer_version() -> None:
-    found = problems(with_service("health: {}, concurrency: 4") + "model: {channel: stable}\n")
+    services = with_service("request_class: {}, concurrency: 4")
+    found = problems(services + "model: {channel: stable}\n")
     assert [each.split(":")[0] for each in found] == ["4", "4", "5"]
     for each in found:
         assert each.endswith(f"comes in a later version, {__version__} does not know it; remove it")

@@ -189,6 +189,9 @@ pub struct ServiceConfig {
     /// Whether and when calls that go wrong eject an endpoint.
     #[serde(default)]
     pub outlier_detection: Option<OutlierConfig>,
+    /// Whether and how endpoints are asked for their health.
+    #[serde(default)]
+    pub grpc_health: Option<GrpcHealthConfig>,
     /// Share of the endpoints, 0..=1, below which those that are not well are used all the same;
     /// 0: never.
     #[serde(default = "half")]
@@ -511,6 +514,9 @@ impl ServiceConfig {
         })?;
         if let Some(outlier) = &self.outlier_detection {
             outlier.validate(&format!("{at}.outlier_detection"))?;
+        }
+        if let Some(health) = &self.grpc_health {
+            health.validate(&format!("{at}.grpc_health"))?;
         }
         for (own, other) in &self.load_reports.names {
             let at = format!("{at}.load_reports.names");

@@ -1,10 +1,11 @@
 //! What stands above every balancer: which endpoints it may pick from at all.
 //!
 //! An endpoint takes calls if its static weight is positive, no operator drained it, connects to it
-//! work, and it is not ejected. Below the panic threshold the fault is more likely with the network or with what all
-//! endpoints depend on than with each of them, and the few that look well would be overrun: then
-//! ejections are ignored until enough are well again. Endpoints that cannot be connected to stay
-//! out even then, since a call can do nothing with them, unless there is no other.
+//! work, it is not ejected, and its health checks pass. Below the panic threshold the fault is more
+//! likely with the network or with what all endpoints depend on than with each of them, and the few
+//! that look well would be overrun: then ejections and health checks are ignored until enough are
+//! well again. Endpoints that cannot be connected to stay out even then, since a call can do nothing
+//! with them, unless there is no other.
 
 mod rules;
 mod share;
@@ -49,7 +50,7 @@ impl Candidates {
                 reachable: false,
             };
         }
-        let well = select(&|member| works(member) && !member.endpoint.outlier.is_ejected());
+        let well = select(&|member| works(member) && member.is_well());
         let enough = well.len() as f64 >= panic_threshold * all.len() as f64;
         let panic = !enough && well.len() < reachable.len();
         Self {

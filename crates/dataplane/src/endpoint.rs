@@ -16,6 +16,7 @@ use crate::balancer::State;
 use crate::config::Override;
 use crate::grpc::Code;
 use crate::hash::hash;
+use crate::health;
 use crate::orca::Incarnation;
 use crate::outlier::Record;
 use crate::slow_start::FirstReady;
@@ -39,6 +40,8 @@ pub struct Endpoint {
     pub first_ready: FirstReady,
     /// Whether its calls show that it is ill.
     pub outlier: Record,
+    /// What health checks show of it.
+    pub health: health::Record,
     /// When it was started, as it reports.
     pub incarnation: Incarnation,
     left: AtomicBool,
@@ -103,6 +106,12 @@ impl Member {
         self.static_weight > 0.0 && self.operator_override != Some(Override::Drain)
     }
 
+    /// Whether neither its calls nor its health checks speak against it.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        !self.endpoint.outlier.is_ejected() && !self.endpoint.health.is_unhealthy()
+    }
+
     /// Whether an operator wants calls here and at other pinned ones only.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
@@ -133,6 +142,7 @@ impl Endpoint {
             state: State::default(),
             first_ready: FirstReady::default(),
             outlier: Record::default(),
+            health: health::Record::default(),
             incarnation: Incarnation::default(),
             left: AtomicBool::new(false),
         }

@@ -10,6 +10,7 @@
 //! 5. `exchange` moves frames both ways until the answer is complete; `grpc` reads its status.
 //! 6. `attempt` tells the balancer and `outlier` what became of it, `orca` what the endpoint reported;
 //!    `endpoint` and `histogram` count what happened; `metrics` shows it.
+//! 7. `health` asks endpoints between calls whether they serve.
 //!
 //! `runtime` owns the data threads and is the handle of the control side. Nothing here knows
 //! Python.
@@ -33,6 +34,7 @@ mod fault;
 mod framing;
 pub mod grpc;
 pub mod hash;
+pub mod health;
 pub mod histogram;
 mod io;
 pub mod listener;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::constraints::Void;
 use crate::endpoint::Endpoint;
 use crate::grpc::Code;
+use crate::health::Verdict;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
 use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
@@ -260,6 +261,7 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
         page.sample("attnroute_endpoints_usable", &[("service", name)], usable);
     }
     ejections(page, &services);
+    health_checks(page, &services);
     page.family(
         "attnroute_endpoint_requests_total",
         "counter",
@@ -362,6 +364,29 @@ fn ejections(page: &mut Page, services: &[NamedService]) {
     for (name, service) in services {
         let count = service.stats.ejections_refused.load(Relaxed);
         page.sample(family, &[("service", name)], count);
+    }
+}
+
+fn health_checks(page: &mut Page, services: &[NamedService]) {
+    let family = "attnroute_endpoints_unhealthy";
+    page.family(
+        family,
+        "gauge",
+        "Endpoints that health checks keep calls from",
+    );
+    for (name, service) in services {
+        let snapshot = service.snapshot();
+        let members = snapshot.members.iter();
+        let unhealthy = members.filter(|member| member.endpoint.health.is_unhealthy());
+        page.sample(family, &[("service", name)], unhealthy.count());
+    }
+    let family = "attnroute_health_checks_total";
+    page.family(family, "counter", "Health checks by what came of them");
+    for (name, service) in services {
+        for (kind, count) in Verdict::KINDS.iter().zip(&service.stats.health_checks) {
+            let labels = [("service", name.as_str()), ("result", kind)];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::config::{Config, EndpointSetConfig, Limits};
 use crate::decisions::Decisions;
 use crate::error::{ConfigError, Error};
+use crate::health::Checks;
 use crate::listener::{self, Listener};
 use crate::pool::Pool;
 use crate::rng::Rng;
@@ -426,6 +427,7 @@ const MAINTENANCE: Duration = Duration::from_millis(100);
 
 /// Looks after every service; on one thread, because services are shared.
 async fn maintain(thread: Rc<Thread>) {
+    let mut checks = Checks::default();
     let mut ticks = tokio::time::interval(MAINTENANCE);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -434,6 +436,7 @@ async fn maintain(thread: Rc<Thread>) {
         for service in routing.services.values() {
             service.maintain(thread.clock.now_ns());
         }
+        checks.step(&thread, &routing.services);
     }
 }
 

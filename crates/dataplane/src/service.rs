@@ -17,12 +17,14 @@ use crate::address::Address;
 pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::balancer::{Balancer, View};
 use crate::config::{
-    ConnectionConfig, EndpointSetConfig, RouteConfig, RulesConfig, ServiceConfig, ServiceLimits,
+    ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig, ServiceConfig,
+    ServiceLimits,
 };
 use crate::constraints::{Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
+use crate::health::Verdict;
 use crate::histogram::Histogram;
 use crate::orca::{Claims, LoadReport, Malformed, MetricNames};
 use crate::outlier::{Cause, Outlier};
@@ -80,6 +82,8 @@ pub struct Settings {
     pub slow_start: Option<SlowStart>,
     /// Whether and when calls that go wrong eject an endpoint.
     pub outlier: Option<Outlier>,
+    /// Whether and how endpoints are asked for their health.
+    pub health: Option<GrpcHealthConfig>,
     /// Share of the endpoints that must be well.
     pub panic_threshold: f64,
     /// Where the values of load reports stand.
@@ -128,6 +132,8 @@ pub struct ServiceStats {
     pub ejections: [AtomicU64; Cause::ALL.len()],
     /// Ejections that `outlier_detection.max_ejected` forbade.
     pub ejections_refused: AtomicU64,
+    /// Health checks by kind of verdict.
+    pub health_checks: [AtomicU64; Verdict::KINDS.len()],
     /// Load reports that could not be read.
     pub malformed_reports: AtomicU64,
 }
@@ -207,6 +213,11 @@ impl Service {
         let current = self.snapshot.load();
         let settings = Arc::new(Settings::new(&config));
         writer.config = config;
+        if settings.health.is_none() {
+            for member in current.members.iter() {
+                member.endpoint.health.clear();
+            }
+        }
         self.due_ns.store(0, Relaxed);
         self.publish(
             &mut writer,
@@ -311,6 +322,15 @@ impl Service {
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();
         self.republish(&mut writer, &current);
+    }
+
+    /// Has whoever may take calls decided anew, if `change` says that an endpoint has changed.
+    pub(crate) fn reconsider(&self, change: impl FnOnce(&Settings) -> bool) {
+        let mut writer = self.writer.lock();
+        let current = self.snapshot.load();
+        if change(&current.settings) {
+            self.republish(&mut writer, &current);
+        }
     }
 
     fn publish(
@@ -740,6 +760,7 @@ impl Settings {
             routes: Routes::new(&routes),
             slow_start: SlowStart::new(config.slow_start),
             outlier: config.outlier_detection.map(Outlier::new),
+            health: config.grpc_health.clone(),
             panic_threshold: config.panic_threshold,
             metric_names: MetricNames::new(
                 config.balancer.metric_names(),

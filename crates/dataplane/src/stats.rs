@@ -22,11 +22,13 @@ pub enum Limit {
     ConnectionsPerEndpoint,
     /// `limits.max_pending` of a service.
     Pending,
+    /// `health.grpc.max_checks` of a service.
+    HealthChecks,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -34,6 +36,7 @@ impl Limit {
         Self::MaxInflight,
         Self::ConnectionsPerEndpoint,
         Self::Pending,
+        Self::HealthChecks,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -47,6 +50,7 @@ impl Limit {
             Self::MaxInflight => "max_inflight",
             Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",
             Self::Pending => "max_pending",
+            Self::HealthChecks => "max_checks",
         }
     }
 }

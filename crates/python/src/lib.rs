@@ -281,5 +281,5 @@ mod _dataplane {
     use super::sim::{check_balancer, check_scenario, simulate};
 
     #[pymodule_export]
-    const ABI_VERSION: u32 = 2;
+    const ABI_VERSION: u32 = 3;
 }

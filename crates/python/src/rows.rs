@@ -6,8 +6,8 @@ use attnroute_dataplane::config::Override;
 use attnroute_dataplane::endpoint::Member;
 use attnroute_dataplane::service::Snapshot;
 
-/// Bytes of a row: 5 x u64, 5 x u32, 2 x f32.
-const ROW_BYTES: usize = 68;
+/// Bytes of a row: 5 x u64, 6 x u32, 2 x f32.
+const ROW_BYTES: usize = 72;
 
 /// One little-endian row per endpoint, in index order. `now_ns` is on the clock of the picks.
 pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
@@ -33,6 +33,7 @@ pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
             usable,
             u32::from(failing),
             u32::from(member.endpoint.outlier.is_ejected()),
+            u32::from(member.endpoint.health.is_unhealthy()),
         ];
         rows.extend(longs.iter().flat_map(|value| value.to_le_bytes()));
         rows.extend(ints.iter().flat_map(|value| value.to_le_bytes()));

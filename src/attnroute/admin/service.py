@@ -391,6 +391,8 @@ def _state(endpoint: EndpointInfo, row: np.void) -> pb.EndpointState:
         return pb.ENDPOINT_STATE_WEIGHT_ZERO
     if row["failing"]:
         return pb.ENDPOINT_STATE_CONNECT_FAILING
+    if row["unhealthy"]:
+        return pb.ENDPOINT_STATE_UNHEALTHY
     if row["ejected"]:
         return pb.ENDPOINT_STATE_EJECTED
     return pb.ENDPOINT_STATE_USABLE
@@ -398,7 +400,7 @@ def _state(endpoint: EndpointInfo, row: np.void) -> pb.EndpointState:
 
 def _comparable(info: ServiceInfo, snapshot: ServiceSnapshot) -> tuple[object, ...]:
     """What a change of is worth a message: weights, set, state; not counters or shares."""
-    columns = ("id", "weight", "usable", "failing", "ejected", "static_weight")
+    columns = ("id", "weight", "usable", "failing", "ejected", "unhealthy", "static_weight")
     values = (snapshot.rows[column].tobytes() for column in columns)
     return (info.balancer, snapshot.endpoint_epoch, *values)
 

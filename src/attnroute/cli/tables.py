@@ -20,6 +20,7 @@ _STATES: dict[int, tuple[str, str]] = {
     pb.ENDPOINT_STATE_WEIGHT_ZERO: ("weight zero", "yellow"),
     pb.ENDPOINT_STATE_DRAINED: ("drained", "yellow"),
     pb.ENDPOINT_STATE_EJECTED: ("ejected", "red"),
+    pb.ENDPOINT_STATE_UNHEALTHY: ("unhealthy", "red"),
 }
 
 

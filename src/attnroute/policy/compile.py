@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from attnroute.policy.balancers import balancer_json
-from attnroute.policy.health import outlier_json
+from attnroute.policy.health import health_json, outlier_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.load_reports import load_reports_json
 from attnroute.policy.schema import Listener, Route, Service
@@ -77,6 +77,7 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         # The label is read before a set reaches the data plane.
         "locality": service.locality and service.locality.model_dump(exclude={"zone_label"}),
         "outlier_detection": outlier_json(service.outlier_detection),
+        "grpc_health": health_json(service.health),
         "panic_threshold": service.panic_threshold,
         "slow_start": {
             "window_ms": _ms(service.slow_start.window),

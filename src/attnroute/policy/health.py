@@ -10,7 +10,15 @@ from pydantic import Field
 from attnroute.policy.balancers import Share
 from attnroute.policy.fields import Parsed, Strict, duration
 
-__all__ = ["LatencyOutlier", "OutlierDetection", "SuccessRate", "outlier_json"]
+__all__ = [
+    "GrpcHealth",
+    "Health",
+    "LatencyOutlier",
+    "OutlierDetection",
+    "SuccessRate",
+    "health_json",
+    "outlier_json",
+]
 
 _MS = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
@@ -30,6 +38,12 @@ def _number(least: float, most: float) -> Parsed:
         raise ValueError(f"expected a number from {least:g} to {most:g}")
 
     return Parsed(parse, {"type": "number", "minimum": least, "maximum": most})
+
+
+def _service_name(value: object) -> str:
+    if isinstance(value, str) and len(value.encode()) <= 1024 and value.isprintable():
+        return value
+    raise ValueError("expected the name of a service, at most 1024 bytes")
 
 
 class SuccessRate(Strict):
@@ -89,6 +103,64 @@ class OutlierDetection(Strict):
         description="Share of the endpoints that may be ejected at once, judged after the "
         "ejection; a single endpoint never is.",
     )
+
+
+class GrpcHealth(Strict):
+    """Checks by `grpc.health.v1.Health/Check`; `{}` takes the defaults."""
+
+    interval: Annotated[timedelta, duration(100 * _MS, 24 * _HOUR)] = Field(
+        default=timedelta(seconds=5),
+        description="Time between two checks of an endpoint, with 10 % jitter.",
+    )
+    timeout: _Span = Field(
+        default=timedelta(seconds=1),
+        description="From the begin of a check to its answer; an endpoint has one check at a time.",
+    )
+    unhealthy_after: int = Field(
+        default=3,
+        ge=1,
+        le=_U32_MAX,
+        description="Checks in a row without an answer that make an endpoint unhealthy; one that "
+        "answers that it does not serve is so at once, as is one whose first check fails.",
+    )
+    healthy_after: int = Field(
+        default=1,
+        ge=1,
+        le=_U32_MAX,
+        description="Checks in a row that make an unhealthy endpoint healthy.",
+    )
+    service: Annotated[str, Parsed(_service_name, {"type": "string", "maxLength": 1024})] = Field(
+        default="",
+        description="Whose health is asked for, as the endpoint names it; empty: the whole "
+        "server's.",
+    )
+    max_checks: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="Checks of the service at a time; the others wait for their turn.",
+    )
+
+
+class Health(Strict):
+    """Endpoints are asked for their health between calls."""
+
+    grpc: GrpcHealth = Field(description="Ask by the gRPC health protocol.")
+
+
+def health_json(health: Health | None) -> dict[str, Any] | None:
+    """The form of `crates/dataplane/src/config/health.rs`."""
+    if health is None:
+        return None
+    checks = health.grpc
+    return {
+        "interval_ms": checks.interval // _MS,
+        "timeout_ms": checks.timeout // _MS,
+        "unhealthy_after": checks.unhealthy_after,
+        "healthy_after": checks.healthy_after,
+        "service": checks.service,
+        "max_checks": checks.max_checks,
+    }
 
 
 def outlier_json(outlier: OutlierDetection | None) -> dict[str, Any] | None:

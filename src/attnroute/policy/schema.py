@@ -28,7 +28,7 @@ from attnroute.policy.balancers import (
     share_from,
 )
 from attnroute.policy.fields import Parsed, Strict, duration, size
-from attnroute.policy.health import OutlierDetection
+from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.policy.observe import AccessLog, Picks
 from attnroute.policy.sources import (
@@ -321,7 +321,6 @@ class Service(Strict):
         (
             "concurrency",
             "request_class",
-            "health",
         ),
         "a later version",
     )
@@ -346,6 +345,9 @@ class Service(Strict):
     outlier_detection: OutlierDetection | None = Field(
         default=None,
         description="Whether and when calls that go wrong eject an endpoint; default off.",
+    )
+    health: Health | None = Field(
+        default=None, description="Whether endpoints are asked for their health; default off."
     )
     panic_threshold: Share = Field(
         default=0.5,

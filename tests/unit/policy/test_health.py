@@ -1,4 +1,4 @@
-"""Outlier detection in the policy, and as the data plane is handed it."""
+"""Health checks and outlier detection in the policy, and as the data plane is handed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 from tests.support.policies import loaded, problems, with_service
 
 from attnroute.policy.compile import compile_policy
-from attnroute.policy.health import LatencyOutlier, OutlierDetection, SuccessRate, outlier_json
+from attnroute.policy.health import (
+    GrpcHealth,
+    Health,
+    LatencyOutlier,
+    OutlierDetection,
+    SuccessRate,
+    health_json,
+    outlier_json,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,11 +41,14 @@ def rust_defaults(struct: str) -> dict[str, float | None]:
 def test_it_is_off_unless_it_is_written() -> None:
     compiled = service("limits: {}")
     assert compiled["outlier_detection"] is None
+    assert compiled["grpc_health"] is None
     assert compiled["panic_threshold"] == 0.5
 
 
 def test_defaults_are_those_of_the_data_plane() -> None:
     assert outlier_json(OutlierDetection()) == rust_defaults("OutlierConfig")
+    checks = health_json(Health(grpc=GrpcHealth()))
+    assert checks == {**rust_defaults("GrpcHealthConfig"), "service": ""}
     assert SuccessRate().model_dump() == rust_defaults("SuccessRateConfig")
     assert LatencyOutlier().model_dump() == rust_defaults("LatencyOutlierConfig")
 
@@ -60,9 +71,39 @@ def test_durations_become_milliseconds_and_shares_fractions() -> None:
     }
 
 
+def test_health_checks_are_handed_down_in_milliseconds() -> None:
+    compiled = service(
+        "health: {grpc: {interval: 1s, timeout: 1.5s, unhealthy_after: 2, healthy_after: 4, "
+        "service: shop.Cart, max_checks: 7}}"
+    )
+    assert compiled["grpc_health"] == {
+        "interval_ms": 1_000,
+        "timeout_ms": 1_500,
+        "unhealthy_after": 2,
+        "healthy_after": 4,
+        "service": "shop.Cart",
+        "max_checks": 7,
+    }
+
+
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
+        ("health: {}", "4:17: `health` in `services.cart` lacks the key `grpc`"),
+        (
+            "health: {grpc: {interval: 10ms}}",
+            (
+                "4:35: `interval` in `services.cart.health.grpc`: found `10ms`, expected a "
+                "duration from `100ms` to `24h`"
+            ),
+        ),
+        (
+            f"health: {{grpc: {{service: {'a' * 1025}}}}}",
+            (
+                f"4:34: `service` in `services.cart.health.grpc`: found `{'a' * 60}...`, expected "
+                "the name of a service, at most 1024 bytes"
+            ),
+        ),
         (
             "outlier_detection: {max_ejected: 120%}",
             (

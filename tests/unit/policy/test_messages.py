@@ -51,9 +51,9 @@ BALANCERS = (
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `locality`, `outlier_detection`, `panic_threshold`, `slow_start`, "
-                "`load_reports`, `strip_load_reports`, `limits`, `connection`, `routes`, keys of "
-                "your own begin with `x-`"
+                "`balancer`, `locality`, `outlier_detection`, `health`, `panic_threshold`, "
+                "`slow_start`, `load_reports`, `strip_load_reports`, `limits`, `connection`, "
+                "`routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.

@@ -109,6 +109,50 @@ impl OutlierConfig {
     }
 }
 
+/// How endpoints are asked for their health (`grpc.health.v1.Health/Check`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GrpcHealthConfig {
+    /// Time between two checks of an endpoint.
+    pub interval_ms: u64,
+    /// From its begin to the answer.
+    pub timeout_ms: u64,
+    /// Checks in a row without an answer that make a healthy endpoint unhealthy, >= 1.
+    pub unhealthy_after: u32,
+    /// Checks in a row that make an unhealthy one healthy, >= 1.
+    pub healthy_after: u32,
+    /// Whose health is asked for; empty: that of the whole server.
+    pub service: String,
+    /// Checks of the service at a time, >= 1.
+    pub max_checks: usize,
+}
+
+impl Default for GrpcHealthConfig {
+    fn default() -> Self {
+        Self {
+            interval_ms: 5_000,
+            timeout_ms: 1_000,
+            unhealthy_after: 3,
+            healthy_after: 1,
+            service: String::new(),
+            max_checks: 100,
+        }
+    }
+}
+
+impl GrpcHealthConfig {
+    pub(super) fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        positive(self.interval_ms, at, "interval_ms")?;
+        positive(self.timeout_ms, at, "timeout_ms")?;
+        positive(self.unhealthy_after.into(), at, "unhealthy_after")?;
+        positive(self.healthy_after.into(), at, "healthy_after")?;
+        positive(self.max_checks as u64, at, "max_checks")?;
+        check(self.service.len() <= 1024, &format!("{at}.service"), || {
+            "must have at most 1024 bytes".into()
+        })
+    }
+}
+
 fn enough(endpoints: u32, calls: u32, at: &str) -> Result<(), ConfigError> {
     check(endpoints >= 2, &format!("{at}.min_endpoints"), || {
         "must be at least 2".into()

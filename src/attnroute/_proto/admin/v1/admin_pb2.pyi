@@ -18,6 +18,7 @@ class EndpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENDPOINT_STATE_CONNECT_FAILING: _ClassVar[EndpointState]
     ENDPOINT_STATE_WEIGHT_ZERO: _ClassVar[EndpointState]
     ENDPOINT_STATE_EJECTED: _ClassVar[EndpointState]
+    ENDPOINT_STATE_UNHEALTHY: _ClassVar[EndpointState]
     ENDPOINT_STATE_DRAINED: _ClassVar[EndpointState]
 
 class Override(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -31,6 +32,7 @@ ENDPOINT_STATE_USABLE: EndpointState
 ENDPOINT_STATE_CONNECT_FAILING: EndpointState
 ENDPOINT_STATE_WEIGHT_ZERO: EndpointState
 ENDPOINT_STATE_EJECTED: EndpointState
+ENDPOINT_STATE_UNHEALTHY: EndpointState
 ENDPOINT_STATE_DRAINED: EndpointState
 OVERRIDE_UNSPECIFIED: Override
 OVERRIDE_NONE: Override
