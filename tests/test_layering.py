@@ -28,6 +28,7 @@ ROWS = {
     "features.schema": 1,
     "dataplane": 1,
     "_proto": 1,
+    "process": 2,
     "policy": 2,
     "discovery": 2,
     "telemetry": 2,

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from attnroute.policy.load import (
 )
 from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
+from attnroute.process import StopSignals, announce_ports, keep_running
 from attnroute.resolvers import Resolvers
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.picks import PickHistory
@@ -66,7 +66,6 @@ _NO_CONTENT = "0" * 64
 
 MILLISECOND = timedelta(milliseconds=1)
 READY_POLL_S = 1.0
-RESTART_DELAY_S = 5.0
 # What a running process cannot change: sockets of admin, and the number of data threads.
 _FIXED = (
     ("admin", "grpc"),
@@ -146,49 +145,6 @@ def _make_plane(loaded: LoadedPolicy, log_format: str) -> DataPlane:
         return DataPlane(compile_policy(loaded), seed, log_format)
     except ConfigError as error:
         raise _refused(loaded, error) from error
-
-
-class StopSignals:
-    """SIGTERM and SIGINT as something to wait for; the first drains, the second cuts it short."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._received: list[signal.Signals] = []
-        self._changed = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._receive, number)
-        # Until a policy is in force there is nothing to reload, but the signal must not kill.
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
-
-    def _receive(self, number: signal.Signals) -> None:
-        self._received.append(number)
-        self._changed.set()
-
-    async def first(self) -> signal.Signals:
-        """Waits for the first one."""
-        await self._wait_for(1)
-        return self._received[0]
-
-    async def second(self) -> signal.Signals:
-        """Waits for the second one."""
-        await self._wait_for(2)
-        return self._received[1]
-
-    async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Waits for `work`, but not once a signal came: then it is cancelled."""
-        task = asyncio.ensure_future(work)
-        stopped = asyncio.ensure_future(self.first())
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.result()
-
-    async def _wait_for(self, count: int) -> None:
-        while len(self._received) < count:
-            self._changed.clear()
-            await self._changed.wait()
 
 
 class Sidecar:
@@ -312,7 +268,7 @@ class Sidecar:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
         for work in (self._become_ready, self._tick, self._reload_when_wanted):
-            self._tasks.append(asyncio.create_task(self._keep_running(work)))
+            self._tasks.append(asyncio.create_task(keep_running(work)))
 
     async def _start_admin(self) -> None:
         admin = self._loaded.policy.admin
@@ -339,36 +295,9 @@ class Sidecar:
         self._ready = True
         await self._admin.set_ready(True)
         if self._options.ports_file is not None:
-            await self._announce_ports(self._options.ports_file)
+            ports = {"listeners": self._plane.bound(), "admin": self._admin_bound}
+            await announce_ports(self._options.ports_file, ports)
         logger.info("ready")
-
-    async def _announce_ports(self, path: Path) -> None:
-        """Writes the ports file; whoever waits for it waits until the disk takes it."""
-        while True:
-            try:
-                self._write_ports(path)
-            except OSError as error:
-                logger.warning(
-                    "cannot write the ports file; it is tried again",
-                    extra=fields(path=str(path), reason=error.strerror or str(error)),
-                )
-                await asyncio.sleep(READY_POLL_S)
-            else:
-                return
-
-    def _write_ports(self, path: Path) -> None:
-        ports = {
-            "listeners": self._plane.bound(),
-            "admin": self._admin_bound,
-            "pid": os.getpid(),
-        }
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            fresh.write_text(json.dumps(ports) + "\n", encoding="utf-8")
-            fresh.replace(path)
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
 
     # While it runs.
 
@@ -400,7 +329,7 @@ class Sidecar:
         an older one for no change, and an error that was mended would stay on display."""
         if self._watching is not None:
             self._watching.cancel()
-        self._watching = asyncio.create_task(self._keep_running(self._watch_file))
+        self._watching = asyncio.create_task(keep_running(self._watch_file))
 
     async def _watch_file(self) -> None:
         changes = watch_policy(
@@ -490,20 +419,6 @@ class Sidecar:
         bound = self._plane.bound().values() if self._bound else ()
         admin_bound = [address for address in self._admin_bound.values() if address]
         self._own.replace([*admin, *listeners, *bound, *admin_bound])
-
-    async def _keep_running(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Starts `work` again when it fails: a fault in one task of the control side must not end
-        the others, and the data plane depends on none."""
-        while True:
-            try:
-                await work()
-            except Exception:
-                logger.exception(
-                    "a control task failed; it starts again", extra=fields(task=work.__name__)
-                )
-            else:
-                return
-            await asyncio.sleep(RESTART_DELAY_S)
 
     def _position(self, *keys: str | int) -> str:
         line, column = self._loaded.position(keys)
