@@ -1,8 +1,10 @@
 """Every balancer in every world: writes benchmarks/decisions.md (`make bench-decisions`).
 
 All balancers meet the same calls with the same work, so that differences are paired by seed. Each
-finished run is kept in .cache/decisions/, and a run that is there for the same scenario,
-balancer, seed and extension is not repeated: an interrupted run goes on where it was.
+finished run is kept in .cache/decisions/ and not repeated while its scenario, balancer and seed are
+the same and the balancer does the same as then in a short world with everything in it (`canary`):
+a build that changes no result repeats nothing, and an interrupted run goes on where it was.
+`--fresh` repeats all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnroute import _dataplane
 from attnroute.errors import AttnrouteError
 from attnroute.sim.run import (
     BalancerSpec,
@@ -29,12 +30,14 @@ from attnroute.sim.run import (
     mean_and_margin,
     parse_balancer,
     parse_seeds,
+    play_task,
     run_tasks,
 )
 from attnroute.sim.scenario import LoadedScenario, load_scenario
 
 ROOT = Path(__file__).resolve().parent
 SCENARIOS = ROOT.parent / "configs" / "scenarios"
+CANARY = ROOT / "decisions-canary.yaml"
 FULL_SCAN = "least_request:choice_count=all"
 ORACLE = "oracle"
 BALANCERS = (
@@ -82,22 +85,31 @@ def paired(values: Sequence[float], base: Sequence[float]) -> Paired:
     )
 
 
-class Store:
-    """Finished runs, one file each."""
+def canary(balancer: BalancerSpec) -> bytes:
+    """All that a balancer does in a short world in which everything happens: what tells two
+    versions of the simulator or of the picker apart, if anything tells them apart."""
+    return json.dumps(play_task(Task(load_scenario(CANARY), balancer, seed=0))).encode()
 
-    def __init__(self, folder: Path) -> None:
+
+class Store:
+    """Finished runs, one file each. fresh: those of before do not count."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self._folder = folder
-        extension = _dataplane.__file__
-        assert extension is not None
-        self.build = hashlib.sha256(Path(extension).read_bytes()).hexdigest()
+        self._fresh = fresh
+        self._canaries: dict[BalancerSpec, bytes] = {}
 
     def _path(self, task: Task) -> Path:
-        parts = (self.build.encode(), task.scenario.compiled, task.balancer.config)
+        if task.balancer not in self._canaries:
+            self._canaries[task.balancer] = canary(task.balancer)
+        parts = (self._canaries[task.balancer], task.scenario.compiled, task.balancer.config)
         key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
         return self._folder / f"{task.scenario.name}-{task.seed}-{key}.json"
 
     def get(self, task: Task) -> dict[str, Any] | None:
         """The figures of a run that is done."""
+        if self._fresh:
+            return None
         try:
             found: dict[str, Any] = json.loads(self._path(task).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -179,7 +191,7 @@ def page(
             f"`{FULL_SCAN}`, paired by seed, with its 95 % interval; *win* and *loss* where the "
             f"interval lies beyond {TIE:.0%}. *vs oracle*: over the oracle's mean. Failed calls "
             "are in no latency unless they ran into the deadline; their share stands beside it. "
-            "No outlier detection is at work."
+            "Outlier detection is at work where the scenario says so."
         ),
         "",
         *_overview(scenarios, labels, figures),
@@ -273,6 +285,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="two seeds, a few worlds")
     parser.add_argument("--seeds", default=None, help="as in `0-4`")
+    parser.add_argument("--fresh", action="store_true", help="repeat runs that are there")
     parser.add_argument("--balancer", default=",".join(BALANCERS), help="names, with commas")
     parser.add_argument("--jobs", type=int, default=None, help="processes")
     parser.add_argument("--page", type=Path, default=None, help="where the page goes")
@@ -297,14 +310,14 @@ def main() -> int:
             for balancer in balancers
             for seed in seeds
         ]
-        store = Store(ROOT.parent / ".cache" / "decisions")
+        store = Store(ROOT.parent / ".cache" / "decisions", fresh=options.fresh)
         figures = play(tasks, store, options.jobs)
     except AttnrouteError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    note = f"Extension {store.build[:12]} on {platform.machine()}."
+    note = f"On {platform.machine()}."
     default = ROOT.parent / "out" / "decisions.md" if options.quick else ROOT / "decisions.md"
     target: Path = options.page or default
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from benchmarks.decisions import FULL_SCAN, ORACLE, Store, page, paired, play
+from benchmarks.decisions import FULL_SCAN, ORACLE, Store, canary, page, paired, play
 
 from attnroute.sim.run import Task, parse_balancer
 from attnroute.sim.scenario import load_scenario
@@ -44,8 +45,10 @@ def test_a_page_of_one_world_and_nothing_played_twice(
     store = Store(tmp_path / "store")
     figures = play(tasks, store, jobs=1)
     assert "6 of 6 runs" in capsys.readouterr().err
-    assert play(tasks, store, jobs=1) == figures
+    # Nor by another process with another build, as long as nobody picks otherwise.
+    assert play(tasks, Store(tmp_path / "store"), jobs=1) == figures
     assert capsys.readouterr().err == ""
+    assert Store(tmp_path / "store", fresh=True).get(tasks[0]) is None
 
     text = page([scenario], balancers, (0, 1), figures, "A note.")
     assert "2 seeds (0 to 1). A note." in text
@@ -54,3 +57,24 @@ def test_a_page_of_one_world_and_nothing_played_twice(
     assert rows[3].startswith("| `round_robin` | ")
     assert rows[5].split(" | ")[6].strip("| ") == "1.00"
     assert rows[5].endswith("| 0.0 |")
+
+
+def test_a_run_of_other_picks_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(WORLD, encoding="utf-8")
+    task = Task(load_scenario(file), parse_balancer("round_robin"), 0)
+    play([task], Store(tmp_path / "store"), jobs=1)
+    assert Store(tmp_path / "store").get(task) is not None
+    monkeypatch.setattr("benchmarks.decisions.canary", lambda _: b"picks otherwise")
+    assert Store(tmp_path / "store").get(task) is None
+
+
+def test_the_canary_tells_balancers_apart_by_all_that_happens() -> None:
+    known = {canary(parse_balancer(name)) for name in ("round_robin", "c3", ORACLE)}
+    assert len(known) == 3
+    outcome = json.loads(canary(parse_balancer("round_robin")))
+    assert {event["event"] for event in outcome["events"]} == {"slow", "fail", "hang", "restart"}
+    assert outcome["errors"] > 0
+    assert outcome["deadline_exceeded"] > 0

@@ -86,11 +86,15 @@ warmup: 10s
             "`20ms` or `20s`"
         ),
         "world.yaml:3:51: `service_time` has `lognormal` and `pareto`; remove one",
-        "world.yaml:4:7: `load` lacks its rate; write one of `fraction`, `rps`, `trace`",
+        (
+            "world.yaml:4:7: `load` lacks its rate; write one of `fraction`, `rps`, `trace`, "
+            "`access_log`"
+        ),
         "world.yaml:5:33: `speed` in `events[0].slow`: found `0`, expected more than 0",
         (
             "world.yaml:5:38: `events[1]` lacks its action; write one of `slow`, `fail`, `hang`, "
-            "`restart`, `add`, `remove`, `affinity_shift`, `report_loss`"
+            "`restart`, `add`, `remove`, `affinity_shift`, `report_loss`, `model_fault`, "
+            "`trainer_down`"
         ),
     ]
 
@@ -129,6 +133,35 @@ def test_overload_is_refused_unless_it_is_asked_for(tmp_path: Path) -> None:
                 "7:35: `events[0].affinity_shift`: there is no affinity that could move; write "
                 "`service_time.affinity`"
             ),
+        ),
+        (
+            "events: [{at: 1s, model_fault: {fault: wrong}}]",
+            (
+                "7:40: `fault` in `events[0].model_fault`: found `wrong`, expected `random`, "
+                "`permuted`, `inverted`, `nan` or `collapsing`"
+            ),
+        ),
+        (
+            "events: [{at: 1s, trainer_down: {for: 5}}]",
+            (
+                "7:39: `for` in `events[0].trainer_down`: found `5`, a duration needs a unit; "
+                "write `5ms` or `5s`"
+            ),
+        ),
+        (
+            "scrape_interval: 500ms",
+            "7:18: `scrape_interval`: found `500` ms, expected `1s` to `10m`",
+        ),
+        (
+            "outlier_detection: {max_ejected: 2}",
+            (
+                "7:34: `max_ejected` in `outlier_detection`: found `2`, expected a share from "
+                "`0%` to `100%`, or from 0 to 1"
+            ),
+        ),
+        (
+            "outlier_detection: {base_ejection: 2m, max_ejection: 1m}",
+            ("7:54: `outlier_detection.max_ejection`: must be at least base_ejection_ms"),
         ),
         (
             "autoscale: {target: 0.5, min: 9, max: 8}",
@@ -189,6 +222,23 @@ def test_mistakes_of_a_trace_have_their_lines(tmp_path: Path) -> None:
     assert refused(tmp_path, missing) == [
         "none.jsonl:1:1: the trace cannot be read: No such file or directory; check `load.trace`"
     ]
+
+
+def test_what_concerns_the_learning_is_compiled_too(tmp_path: Path) -> None:
+    text = SMALL + (
+        "events: [{at: 1s, model_fault: {fault: nan}}, {at: 2s, trainer_down: {for: 500ms}}]\n"
+        "scrape_interval: 2s\noutlier_detection: {}\n"
+    )
+    form = compiled(tmp_path, text)
+    assert form["events"] == [
+        {"at_ms": 1_000, "action": {"model_fault": {"fault": "nan", "for_ms": 0}}},
+        {"at_ms": 2_000, "action": {"trainer_down": {"for_ms": 500}}},
+    ]
+    assert form["scrape_interval_ms"] == 2_000
+    outlier = form["outlier_detection"]
+    assert isinstance(outlier, dict)
+    assert (outlier["consecutive_errors"], outlier["base_ejection_ms"]) == (5, 30_000)
+    assert compiled(tmp_path, SMALL)["outlier_detection"] is None
 
 
 def test_the_json_schema_names_every_part() -> None:

@@ -79,5 +79,9 @@ impl Balancer {
 /// Plays a scenario once. It runs for as long as it takes: some microseconds for each call.
 #[must_use]
 pub fn simulate(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Outcome {
-    World::new(scenario, balancer.config.as_ref(), seed).run(balancer.name.clone())
+    let config = balancer.config.clone().map(|mut config| {
+        config.outlier_detection = scenario.outlier_detection;
+        config
+    });
+    World::new(scenario, config.as_ref(), seed).run(balancer.name.clone())
 }

@@ -166,6 +166,17 @@ impl Recorder {
         (self.second_calls, self.second_errors) = (0, 0);
     }
 
+    /// Ends the timeline with the last whole second of the run. Of the calls that end in a part of
+    /// a second there are too few for a p99, and of those that end after the last arrival only the
+    /// slow ones are left: either would draw a spike.
+    fn close_last_second(&mut self, scenario: &Scenario) {
+        let end_s = (scenario.warmup_ms + scenario.duration_ms) / 1_000;
+        if (self.timeline.len() as u64) < end_s {
+            self.close_second();
+        }
+        self.timeline.truncate(end_s as usize);
+    }
+
     /// The result; `unfinished`: measured calls without an end.
     pub(crate) fn outcome(
         mut self,
@@ -174,7 +185,7 @@ impl Recorder {
         endpoints: &[Endpoint],
         unfinished: u64,
     ) -> Outcome {
-        self.close_second();
+        self.close_last_second(scenario);
         let quantile = |share| self.all.quantile_ms(share);
         let picked: u64 = endpoints.iter().map(|endpoint| endpoint.measured).sum();
         Outcome {

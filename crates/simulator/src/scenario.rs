@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use attnroute_dataplane::config::OutlierConfig;
 use attnroute_dataplane::error::ConfigError;
 use serde::Deserialize;
 
@@ -16,6 +17,9 @@ const ENDPOINTS_MAX: u32 = 10_000;
 const VIEWS_MAX: u64 = 1_000_000;
 /// Request classes: methods times message sizes.
 const CLASSES_MAX: usize = 65_536;
+/// Windows are 1 s long: nothing new comes more often.
+const SCRAPE_MS_MIN: u64 = 1_000;
+const SCRAPE_MS_MAX: u64 = 600_000;
 /// A simulated day.
 const DURATION_MS_MAX: u64 = 86_400_000;
 
@@ -53,6 +57,12 @@ pub struct Scenario {
     /// Endpoints that come and go with utilization.
     #[serde(default)]
     pub autoscale: Option<Autoscale>,
+    /// How sidecars leave ill endpoints alone; by default they do not.
+    #[serde(default)]
+    pub outlier_detection: Option<OutlierConfig>,
+    /// How often the trainer reads what a model learns from.
+    #[serde(default = "scrape_interval_ms")]
+    pub scrape_interval_ms: u64,
     /// The client gives up after this long; 0: never.
     #[serde(default)]
     pub deadline_ms: f64,
@@ -63,6 +73,10 @@ pub struct Scenario {
     /// The load may exceed what the endpoints can do.
     #[serde(default)]
     pub allow_overload: bool,
+}
+
+fn scrape_interval_ms() -> u64 {
+    5_000
 }
 
 fn yes() -> bool {
@@ -384,6 +398,35 @@ pub enum Action {
         /// How long; 0: to the end.
         for_ms: u64,
     },
+    /// The model says something wrong. Whoever drives the learning follows it; the world does not
+    /// change.
+    ModelFault {
+        /// What.
+        fault: ModelFault,
+        /// How long; 0: to the end.
+        for_ms: u64,
+    },
+    /// The trainer is gone; followed like `ModelFault`.
+    TrainerDown {
+        /// How long; 0: to the end.
+        for_ms: u64,
+    },
+}
+
+/// What a faulty model says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelFault {
+    /// Anything.
+    Random,
+    /// What is true of other endpoints.
+    Permuted,
+    /// Slow for fast and fast for slow.
+    Inverted,
+    /// Not a number.
+    Nan,
+    /// Two endpoints fifty times too fast.
+    Collapsing,
 }
 
 /// How a call fails.
@@ -769,6 +812,19 @@ impl Scenario {
             "found `0`, expected at least `1ms`".into()
         })?;
         check(
+            (SCRAPE_MS_MIN..=SCRAPE_MS_MAX).contains(&self.scrape_interval_ms),
+            "scrape_interval_ms",
+            || {
+                format!(
+                    "found `{}` ms, expected `1s` to `10m`",
+                    self.scrape_interval_ms
+                )
+            },
+        )?;
+        if let Some(outlier) = &self.outlier_detection {
+            outlier.validate("outlier_detection")?;
+        }
+        check(
             self.warmup_ms.saturating_add(self.duration_ms) <= DURATION_MS_MAX,
             "duration_ms",
             || "warm-up and duration are longer than `24h`, the most".into(),
@@ -831,6 +887,7 @@ impl Scenario {
                 )?;
                 self.check_selection(endpoints, &within("report_loss", "endpoints"))
             }
+            Action::ModelFault { .. } | Action::TrainerDown { .. } => Ok(()),
         }
     }
 

@@ -216,7 +216,10 @@ impl World<'_> {
             | Action::Restart { endpoints, .. }
             | Action::Remove { endpoints }
             | Action::ReportLoss { endpoints, .. } => self.selected(endpoints),
-            Action::Add { .. } | Action::AffinityShift {} => Vec::new(),
+            Action::Add { .. }
+            | Action::AffinityShift {}
+            | Action::ModelFault { .. }
+            | Action::TrainerDown { .. } => Vec::new(),
         };
         self.script.targets[event as usize].clone_from(&targets);
         if let Some(name) = avoidable(action) {
@@ -275,6 +278,7 @@ impl World<'_> {
                 self.publish_set();
             }
             Action::AffinityShift {} => self.shift += 1,
+            Action::ModelFault { .. } | Action::TrainerDown { .. } => {}
         }
         if lasts_ms > 0 {
             self.agenda

@@ -296,6 +296,39 @@ fn a_failing_endpoint_is_detected_by_who_looks_at_failures() {
 }
 
 #[test]
+fn ejection_is_that_of_production() {
+    let changes = |ejects: Value| {
+        json!({
+            "endpoints": [{"name": "all", "count": 10, "workers": 2}],
+            "events": [{"at_ms": 30_000, "action": {"fail": {
+                "endpoints": {"count": 1}, "mode": "trailers_only", "share": 1.0, "for_ms": 0}}}],
+            "outlier_detection": ejects,
+            "duration_ms": 40_000,
+        })
+    };
+    let run = |ejects: Value| simulate(&scenario(&changes(ejects)), &random(), 1);
+    let (off, on) = (run(Value::Null), run(json!({"base_ejection_ms": 10_000})));
+    // A tenth of the calls of 30 s against five before each ejection: at 30, 40 and, the second
+    // one lasting 20 s, not again.
+    assert_eq!(off.events[0].detected_s, None);
+    assert!(off.errors > 1_000, "{}", off.errors);
+    assert!(on.events[0].detected_s.is_some());
+    assert!((10..30).contains(&on.errors), "{}", on.errors);
+}
+
+#[test]
+fn the_timeline_ends_with_the_run() {
+    let run = |duration_ms: u64| {
+        let changes = json!({"warmup_ms": 500, "duration_ms": duration_ms, "load": {"rate": {"fraction": 1.5}}, "allow_overload": true});
+        simulate(&scenario(&changes), &random(), 1)
+    };
+    // Half of what comes is still there at the end, and is played on for a second and more.
+    assert_eq!(run(2_500).timeline.len(), 3);
+    assert_eq!(run(3_000).timeline.len(), 3);
+    assert_eq!(run(300).timeline.len(), 0);
+}
+
+#[test]
 fn deadlines_end_calls_and_nobody_works_on_dropped_ones() {
     // Twice what it can do: without the deadline the queue would grow for ever.
     let changes = json!({

@@ -36,6 +36,7 @@ __all__ = [
     "mean_and_margin",
     "parse_balancer",
     "parse_seeds",
+    "play_task",
     "run_tasks",
     "summarise",
 ]
@@ -151,6 +152,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def play_task(task: Task) -> dict[str, Any]:
+    """Plays one task, here and now."""
+    return _outcome(task, simulate(task.scenario.compiled, task.balancer.config, task.seed))
+
+
+def _outcome(task: Task, result: bytes) -> dict[str, Any]:
+    outcome: dict[str, Any] = json.loads(result)
+    outcome["balancer"] = task.balancer.label
+    return outcome
+
+
 def run_tasks(
     tasks: Sequence[Task], jobs: int | None = None, done: Callable[[Result], None] | None = None
 ) -> list[Result]:
@@ -170,9 +182,7 @@ def run_tasks(
         }
         for future in as_completed(futures):
             task = futures[future]
-            outcome = json.loads(future.result())
-            outcome["balancer"] = task.balancer.label
-            results[task] = Result(task, outcome)
+            results[task] = Result(task, _outcome(task, future.result()))
             if done is not None:
                 done(results[task])
     except BrokenProcessPool:

@@ -19,8 +19,10 @@ from typing import Any
 
 from attnroute.dataplane import ConfigError, check_scenario
 from attnroute.errors import Problem, ScenarioError
+from attnroute.policy.health import outlier_json
 from attnroute.policy.load import load_document
 from attnroute.policy.tree import Tree
+from attnroute.sim.access_log import read_access_logs
 from attnroute.sim.schema import (
     Add,
     Autoscale,
@@ -29,19 +31,32 @@ from attnroute.sim.schema import (
     Kind,
     Lasting,
     Load,
+    ModelFault,
     ParetoSizes,
     RequestClasses,
     Restart,
     Scenario,
     ServiceTime,
+    TrainerDown,
 )
 from attnroute.sim.trace import read_trace
 
 __all__ = ["LoadedScenario", "load_scenario"]
 
 _LAWS = ("constant", "exponential", "lognormal", "bimodal", "pareto")
-_RATES = ("fraction", "rps", "trace")
-_ACTIONS = ("slow", "fail", "hang", "restart", "add", "remove", "affinity_shift", "report_loss")
+_RATES = ("fraction", "rps", "trace", "access_log")
+_ACTIONS = (
+    "slow",
+    "fail",
+    "hang",
+    "restart",
+    "add",
+    "remove",
+    "affinity_shift",
+    "report_loss",
+    "model_fault",
+    "trainer_down",
+)
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,19 @@ def _check(tree: Tree) -> list[Problem]:
     if tree.has(sizes) and tree.has(("request_classes", "message_sizes")):
         message = "`request_classes` has `message_sizes` and `pareto_sizes`; remove one"
         problems.append(tree.key_problem(sizes, message))
+    recorded = next((key for key in ("trace", "access_log") if tree.has(("load", key))), None)
+    if recorded is not None:
+        problems += [
+            tree.key_problem(
+                ("load", key),
+                f"`load` has `{recorded}`, which says how often, and `{key}`; remove one",
+            )
+            for key in ("mmpp", "ramp")
+            if tree.has(("load", key))
+        ]
+    if recorded == "access_log" and tree.has(("request_classes",)):
+        message = "`request_classes` stand in the access log; remove one of the two"
+        problems.append(tree.key_problem(("request_classes",), message))
     return problems
 
 
@@ -160,6 +188,16 @@ def _whole_ms(duration: timedelta) -> int:
 
 def _compile(scenario: Scenario, name: str, path: Path) -> dict[str, Any]:
     methods, sizes = _kinds(scenario.request_classes)
+    load = _load(scenario.load)
+    if scenario.load.access_log is not None:
+        recorded = scenario.load.access_log
+        traffic = read_access_logs(
+            [path.parent / file for file in recorded.files], recorded.service
+        )
+        methods, sizes, load["trace"] = traffic.methods, traffic.message_sizes, traffic.trace
+    elif scenario.load.trace is not None:
+        names = [kind["name"] for kind in methods], [kind["name"] for kind in sizes]
+        load["trace"] = read_trace(path.parent / scenario.load.trace, *names)
     return {
         "name": name,
         "sidecars": scenario.sidecars.model_dump(),
@@ -172,7 +210,7 @@ def _compile(scenario: Scenario, name: str, path: Path) -> dict[str, Any]:
                 {"zones": pair.zones, "rtt_ms": _ms(pair.rtt)} for pair in scenario.network.pairs
             ],
         },
-        "load": _load(scenario.load, path, methods, sizes),
+        "load": load,
         "events": [
             {"at_ms": _whole_ms(event.at), "action": _action(event)} for event in scenario.events
         ],
@@ -189,6 +227,8 @@ def _compile(scenario: Scenario, name: str, path: Path) -> dict[str, Any]:
         | {"out_of_band_ms": _whole_ms(scenario.reports.out_of_band)},
         "probes": scenario.probes,
         "autoscale": _autoscale(scenario.autoscale),
+        "outlier_detection": outlier_json(scenario.outlier_detection),
+        "scrape_interval_ms": _whole_ms(scenario.scrape_interval),
         "deadline_ms": _ms(scenario.deadline),
         "warmup_ms": _whole_ms(scenario.warmup),
         "duration_ms": _whole_ms(scenario.duration),
@@ -235,9 +275,7 @@ def _service_time(service_time: ServiceTime) -> dict[str, Any]:
     }
 
 
-def _load(
-    load: Load, path: Path, methods: list[dict[str, Any]], sizes: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _load(load: Load) -> dict[str, Any]:
     compiled: dict[str, Any] = {"pattern": "constant"}
     if load.mmpp is not None:
         mmpp = load.mmpp
@@ -258,14 +296,11 @@ def _load(
                 "over_ms": _whole_ms(ramp.over),
             }
         }
-    if load.trace is not None:
-        names = [kind["name"] for kind in methods], [kind["name"] for kind in sizes]
-        compiled["trace"] = read_trace(path.parent / load.trace, *names)
-        compiled["rate"] = {"rps": 1.0}
-    elif load.fraction is not None:
+    if load.fraction is not None:
         compiled["rate"] = {"fraction": load.fraction}
     else:
-        compiled["rate"] = {"rps": load.rps}
+        # What is recorded has a rate of its own.
+        compiled["rate"] = {"rps": load.rps or 1.0}
     return compiled
 
 
@@ -277,7 +312,7 @@ def _action(event: Event) -> dict[str, Any]:
     key = _action_name(event)
     action = getattr(event, key)
     fields = action.model_dump(exclude={"for_", "down", "cold"})
-    if isinstance(action, Lasting):
+    if isinstance(action, Lasting | ModelFault | TrainerDown):
         fields["for_ms"] = _whole_ms(action.for_)
     if isinstance(action, Restart):
         fields["down_ms"] = _whole_ms(action.down)

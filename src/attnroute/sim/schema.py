@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from attnroute.policy import scalars
+from attnroute.policy.health import OutlierDetection
 
 __all__ = [
+    "AccessLog",
     "Add",
     "Autoscale",
     "Cold",
@@ -22,11 +24,13 @@ __all__ = [
     "Kind",
     "Lasting",
     "Load",
+    "ModelFault",
     "ParetoSizes",
     "RequestClasses",
     "Restart",
     "Scenario",
     "ServiceTime",
+    "TrainerDown",
     "json_schema",
 ]
 
@@ -213,8 +217,26 @@ class Ramp(_Part):
     over: Duration = Field(description="How long it changes.")
 
 
+class AccessLog(_Part):
+    """Traffic of real sidecars. The short form is a file, or a list of files."""
+
+    files: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)] = Field(
+        description="One per sidecar, relative to the scenario."
+    )
+    service: Text | None = Field(
+        default=None, description="Whose calls; needed where the files have those of several."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            return {"files": (data,)}
+        return {"files": data} if isinstance(data, tuple) else data
+
+
 class Load(_Part):
-    """Open loop; exactly one of `fraction`, `rps` and `trace`."""
+    """Open loop; exactly one of `fraction`, `rps`, `trace` and `access_log`."""
 
     fraction: Positive | None = Field(
         default=None, description="Of what the endpoints can do, blind to classes."
@@ -222,6 +244,9 @@ class Load(_Part):
     rps: Positive | None = Field(default=None, description="Calls per second over all sidecars.")
     trace: Text | None = Field(
         default=None, description="File of recorded calls, relative to the scenario."
+    )
+    access_log: AccessLog | None = Field(
+        default=None, description="Access logs of sidecars, with the request classes in them."
     )
     mmpp: Mmpp | None = Field(default=None, description="Bursts.")
     ramp: Ramp | None = Field(default=None, description="A rate that changes.")
@@ -273,6 +298,26 @@ class ReportLoss(Lasting):
     """Answers carry no load report."""
 
 
+class ModelFault(_Part):
+    """The model says something wrong; only `learned` has one."""
+
+    fault: Literal["random", "permuted", "inverted", "nan", "collapsing"] = Field(
+        description="Anything; what is true of other endpoints; slow for fast; not a number; two "
+        "endpoints fifty times too fast."
+    )
+    for_: Duration = Field(
+        alias="for", default=timedelta(0), description="How long; to the end by default."
+    )
+
+
+class TrainerDown(_Part):
+    """The trainer is gone, and with it what sidecars tell each other."""
+
+    for_: Duration = Field(
+        alias="for", default=timedelta(0), description="How long; to the end by default."
+    )
+
+
 class Restart(_Part):
     """Connections break, the calls in it fail, connects are refused; it comes back empty."""
 
@@ -309,6 +354,8 @@ class Event(_Part):
         default=None, description="Every affinity moves to the next group."
     )
     report_loss: ReportLoss | None = Field(default=None, description="Reports are lost.")
+    model_fault: ModelFault | None = Field(default=None, description="The model is wrong.")
+    trainer_down: TrainerDown | None = Field(default=None, description="The trainer is gone.")
 
 
 class Noise(_Part):
@@ -380,6 +427,15 @@ class Scenario(_Part):
     reports: Reports = Field(default_factory=Reports, description="What answers carry.")
     probes: bool = Field(default=True, description="Whether endpoints answer probes.")
     autoscale: Autoscale | None = Field(default=None, description="Endpoints come and go.")
+    outlier_detection: OutlierDetection | None = Field(
+        default=None,
+        description="How sidecars leave ill endpoints alone, with the keys of the policy; `{}` "
+        "switches it on, by default it is off.",
+    )
+    scrape_interval: Duration = Field(
+        default=timedelta(seconds=5),
+        description="How often the trainer reads what a model learns from; 1s to 10m.",
+    )
     deadline: Duration = Field(default=timedelta(0), description="Of every call; none by default.")
     warmup: Duration = Field(description="Calls that arrive before count for nothing.")
     duration: Duration = Field(description="Length of what is measured.")

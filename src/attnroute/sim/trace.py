@@ -7,8 +7,7 @@ One JSON object a line, in the order of time:
 
 `ts` in seconds from any origin; `method` and `message_size` by their names in the scenario, the
 first of each where they are missing; `service_time_ms` on a worker of speed 1 without affinity,
-drawn from the scenario's law where it is missing or 0. Other keys are ignored, so that an access
-log can be used as it is.
+drawn from the scenario's law where it is missing or 0. Other keys are ignored.
 """
 
 from __future__ import annotations

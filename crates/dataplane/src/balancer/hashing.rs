@@ -1,5 +1,6 @@
-//! What the consistent-hash balancers share: a walk over places from the key's own place to the first
-//! endpoint that may take the call.
+//! What placement by a key shares: the bound on an endpoint's load, which sticky calls of a route
+//! keep too, and for the consistent-hash balancers a walk over places from the key's own place to
+//! the first endpoint that may take the call.
 //!
 //! Bounded load (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA
 //! 2018): an endpoint is full when one more call would be more than `bound` times its share of all
@@ -14,7 +15,7 @@ use crate::rng::Rng;
 
 /// Calls in flight at most, relative to a fair share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bound {
+pub(crate) struct Bound {
     factor: f64,
     /// Sum of static weights.
     total_weight: f64,
@@ -26,13 +27,19 @@ impl Bound {
             .usable
             .iter()
             .map(|&index| f64::from(view.static_weight(index)));
+        Self::of_weight(factor, weights.sum())
+    }
+
+    /// For endpoints whose static weights sum up to `total_weight`.
+    pub(crate) const fn of_weight(factor: f64, total_weight: f64) -> Self {
         Self {
             factor,
-            total_weight: weights.sum(),
+            total_weight,
         }
     }
 
-    fn is_full(self, view: View<'_>, index: u32) -> bool {
+    /// Whether one more call would be too many.
+    pub(crate) fn is_full(self, view: View<'_>, index: u32) -> bool {
         let live = &view.endpoint(index).live;
         let calls = live.in_flight();
         // The bound is at least 1 for everybody, which also spares an idle endpoint the arithmetic.

@@ -25,6 +25,7 @@ mod stride;
 mod weighted_round_robin;
 
 pub use c3::C3;
+pub(crate) use hashing::Bound;
 pub use latency_observation::LatencyObservation;
 pub use least_request::LeastRequest;
 pub use maglev::Maglev;

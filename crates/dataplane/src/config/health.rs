@@ -86,7 +86,11 @@ impl Default for LatencyOutlierConfig {
 }
 
 impl OutlierConfig {
-    pub(super) fn validate(&self, at: &str) -> Result<(), ConfigError> {
+    /// Checks every value; errors name it below `at`.
+    ///
+    /// # Errors
+    /// A value out of its range.
+    pub fn validate(&self, at: &str) -> Result<(), ConfigError> {
         positive(self.interval_ms, at, "interval_ms")?;
         positive(self.base_ejection_ms, at, "base_ejection_ms")?;
         check(

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::share::{Recent, Seconds};
 use crate::attempt::RequestInfo;
-use crate::balancer::{Balancer, View};
+use crate::balancer::{Balancer, Bound, View};
 use crate::config::{BalancerConfig, LocalityConfig, RulesConfig};
 use crate::endpoint::Member;
 use crate::hash::mix;
@@ -202,10 +202,10 @@ impl Ruled {
     ) -> Option<(u32, Reason)> {
         self.config.sticky.as_ref()?;
         let key = request.key?;
+        self.usable.first()?;
         let weight = |index: u32| f64::from(view.members[index as usize].static_weight);
         let total: f64 = self.usable.iter().map(|&index| weight(index)).sum();
-        let live = &view.endpoint(*self.usable.first()?).live;
-        let calls = f64::from(live.in_flight_of_all()) + 1.0;
+        let bound = Bound::of_weight(BOUND, total);
         let (mut best, mut open) = ((f64::MIN, 0), (f64::MIN, None));
         for &index in &self.usable {
             let endpoint = view.endpoint(index);
@@ -214,8 +214,7 @@ impl Ruled {
             if score > best.0 {
                 best = (score, index);
             }
-            let most = (BOUND * calls * weight(index) / total).ceil();
-            let has_room = f64::from(endpoint.live.in_flight()) < most && takes(index);
+            let has_room = !bound.is_full(view, index) && takes(index);
             if has_room && score > open.0 {
                 open = (score, Some(index));
             }
