@@ -28,6 +28,34 @@ pub struct RequestInfo {
     pub rule: u32,
 }
 
+/// Whom a call was given to: ids of endpoints, the last few.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tried {
+    ids: [u64; 4],
+    count: usize,
+}
+
+impl Tried {
+    /// Notes one.
+    pub fn add(&mut self, id: u64) {
+        self.ids[self.count % self.ids.len()] = id;
+        self.count += 1;
+    }
+
+    /// Whether it is among them.
+    #[must_use]
+    pub fn contains(&self, id: u64) -> bool {
+        // Ids begin at 1.
+        self.ids.contains(&id)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
 /// What became of an attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample<'a> {

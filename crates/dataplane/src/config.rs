@@ -239,6 +239,9 @@ pub struct ServiceLimits {
     pub max_connections_per_endpoint: usize,
     /// Calls that wait for a connection, per endpoint and data thread.
     pub max_pending: usize,
+    /// Bytes of a request's body that are kept until its answer begins, so that it can be sent
+    /// again; 0 keeps nothing, headers included.
+    pub max_replay_bytes: usize,
     /// Endpoints of the service; a larger set is refused.
     pub max_endpoints: usize,
 }
@@ -249,6 +252,7 @@ impl Default for ServiceLimits {
             max_inflight: 10_000,
             max_connections_per_endpoint: 4,
             max_pending: 1_000,
+            max_replay_bytes: 64 * 1024,
             max_endpoints: 10_000,
         }
     }

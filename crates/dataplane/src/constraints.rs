@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(crate) use rules::{Ground, Ruled};
+pub(crate) use rules::{pick_among, Ground, Ruled};
 pub use rules::{Void, Voids};
 
 use crate::endpoint::Member;

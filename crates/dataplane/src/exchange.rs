@@ -29,9 +29,11 @@ use crate::framing::Framing;
 use crate::grpc::{self, Code};
 use crate::orca::{Claims, LOAD_METRICS};
 use crate::pool::Lease;
+use crate::replay::{Again, Replay};
 use crate::runtime::Thread;
 use crate::server::Slot;
 use crate::service::{Service, ServiceStats};
+use crate::stats::Limit;
 use crate::streaming::Method;
 
 /// Counts a call in, and out exactly once with its final status.
@@ -48,7 +50,8 @@ pub(crate) struct CallGuard {
     _slot: Slot,
 }
 
-/// Both directions of a call. Resolves when the client has its whole answer, or has left.
+/// Both directions of a call. Resolves when the client has its whole answer, or has left, or when
+/// the endpoint did not process the call, which can then be sent again.
 pub(crate) struct Exchange {
     /// Client to endpoint; `None` once the request is complete or the endpoint wants no more.
     up: Option<Pump>,
@@ -73,8 +76,12 @@ pub(crate) struct Exchange {
     claims: Option<Box<Claims>>,
     /// Why the answer breaks off, while what there is of it leaves.
     broken: Option<Box<Fault>>,
+    /// What another try needs, as long as there can be one.
+    replay: Option<Box<Replay>>,
+    /// The request was longer than what is kept.
+    outgrew_replay: bool,
     guard: CallGuard,
-    _lease: Lease,
+    lease: Lease,
 }
 
 /// Endpoint to client.
@@ -157,10 +164,13 @@ pub(crate) struct Parts {
     pub(crate) lease: Lease,
     pub(crate) method: Method,
     pub(crate) timer: Option<Pin<Box<Sleep>>>,
-    /// The request's body and where it goes; `None` if it ended with its headers.
-    pub(crate) up: Option<(RecvStream, SendStream<Bytes>)>,
+    /// The rest of the request's body, what was taken of it already, and where it goes; `None` if
+    /// all of it went.
+    pub(crate) up: Option<(RecvStream, Bytes, SendStream<Bytes>)>,
     pub(crate) answer: ResponseFuture,
     pub(crate) respond: SendResponse<Bytes>,
+    /// `None` where nothing is kept.
+    pub(crate) replay: Option<Box<Replay>>,
 }
 
 impl Exchange {
@@ -173,7 +183,9 @@ impl Exchange {
             method: parts.method,
             answered: false,
             asked: Framing::default(),
-            up: parts.up.map(|(from, to)| Pump::new(from, to, true)),
+            up: parts
+                .up
+                .map(|(from, taken, to)| Pump::new(from, taken, to, true)),
             answer: parts.answer,
             down: Down::Head(parts.respond),
             grpc: true,
@@ -183,8 +195,10 @@ impl Exchange {
             attempt: Some(parts.attempt),
             claims: None,
             broken: None,
+            replay: parts.replay,
+            outgrew_replay: false,
             guard: parts.guard,
-            _lease: parts.lease,
+            lease: parts.lease,
         };
         // The task's first poll registers the waker; a client that left is found then, too.
         let _ = exchange.poll_up(&mut Context::from_waker(Waker::noop()));
@@ -226,27 +240,49 @@ impl Exchange {
         let Some(pump) = self.up.as_mut() else {
             return false;
         };
+        if pump.is_refused {
+            return false;
+        }
         let (bytes, asked) = (&self.guard.stats().request_bytes, &mut self.asked);
         let logged = self.guard.record.as_ref().map(|one| &one.request_bytes);
+        let (replay, outgrew) = (&mut self.replay, &mut self.outgrew_replay);
         let moved = pump.poll(cx, |part| {
             count(bytes, logged, part);
             asked.advance(part);
+            if replay.as_mut().is_some_and(|replay| !replay.keep(part)) {
+                *replay = None;
+                *outgrew = true;
+            }
         });
         let Poll::Ready(result) = moved else {
             return false;
         };
-        match result {
-            Ok(Source::Ended) => {}
+        let trailers = match result {
+            Ok(Source::Ended) => None,
             Ok(Source::Trailers(trailers)) => {
+                let kept = self.replay.is_some().then(|| trailers.clone());
                 let _ = pump.to.send_trailers(trailers);
+                kept
             }
             Ok(Source::NoTrailers) => {
                 let _ = pump.to.send_data(Bytes::new(), true);
+                None
             }
             Err(PumpError::Source(_)) => return true,
             // The endpoint takes no more of the request, and may still be answering (H2-08): its
-            // answer, or the lack of one, decides. What the client sends on is not read.
-            Err(PumpError::Sink) => {}
+            // answer, or the lack of one, decides. Unless the call is sent again, what the client
+            // sends on is not read.
+            Err(PumpError::Sink) if self.replay.is_some() => {
+                pump.is_refused = true;
+                return false;
+            }
+            Err(PumpError::Sink) => {
+                self.up = None;
+                return false;
+            }
+        };
+        if let Some(replay) = &mut self.replay {
+            replay.complete(trailers);
         }
         // No stream is reset by this: the answer's half still holds both.
         self.up = None;
@@ -267,6 +303,7 @@ impl Exchange {
             Err(error) => return Poll::Ready(Some(End::Failed(self.fault_of(&error)))),
         };
         let (mut head, body) = response.into_parts();
+        self.commit();
         let end_of_stream = body.is_end_stream();
         self.grpc = grpc::is_grpc(&head.headers);
         self.code = match head.status.as_u16() {
@@ -290,8 +327,17 @@ impl Exchange {
         if end_of_stream {
             return Poll::Ready(Some(End::Complete(self.code)));
         }
-        self.down = Down::Body(Pump::new(body, to, !self.grpc));
+        self.down = Down::Body(Pump::new(body, Bytes::new(), to, !self.grpc));
         Poll::Ready(None)
+    }
+
+    /// The answer is there: from here on there is no other try.
+    fn commit(&mut self) {
+        self.replay = None;
+        self.outgrew_replay = false;
+        if self.up.as_ref().is_some_and(|pump| pump.is_refused) {
+            self.up = None;
+        }
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -365,7 +411,7 @@ impl Exchange {
         if self.guard.thread.force.is_cancelled() {
             return Fault::ShuttingDown;
         }
-        Fault::of_endpoint(&self.endpoint(), error)
+        Fault::of_endpoint(&self.endpoint(), error, self.lease.wrote())
     }
 
     /// Nothing came of the answer, and at most a tenth of the call's time is left.
@@ -377,6 +423,36 @@ impl Exchange {
         let now_ns = self.guard.thread.clock.now_ns();
         let passed_ns = now_ns.saturating_sub(self.guard.received_ns);
         left.as_nanos() * 9 <= u128::from(passed_ns)
+    }
+
+    /// Whether the call was not processed, and can be sent again. Ends the attempt if so.
+    fn ends_unprocessed(&mut self, end: End) -> Result<Fault, End> {
+        let fault = match end {
+            End::Failed(fault) if fault.repeats().is_some() => fault,
+            end => return Err(end),
+        };
+        if self.replay.is_none() {
+            if self.outgrew_replay {
+                self.guard.thread.shared.stats.hit(Limit::ReplayBytes);
+            }
+            return Err(End::Failed(fault));
+        }
+        self.end_attempt(fault.outcome());
+        Ok(fault)
+    }
+
+    /// What another try needs of an exchange that resolved to a fault.
+    pub(crate) fn into_again(self, fault: Fault) -> Option<Box<Again>> {
+        let (Down::Head(respond), Some(replay)) = (self.down, self.replay) else {
+            return None;
+        };
+        Some(Box::new(Again {
+            guard: self.guard,
+            respond,
+            rest: self.up.map(|pump| (pump.from, pump.chunk)),
+            replay,
+            fault,
+        }))
     }
 
     /// Tells the client what it does not know yet, and the statistics what became of the attempt.
@@ -407,6 +483,11 @@ impl Exchange {
                 (fault.outcome(), status.code)
             }
         };
+        self.end_attempt(outcome);
+        self.guard.code = code;
+    }
+
+    fn end_attempt(&mut self, outcome: Outcome) {
         if let (Some(attempt), Some(service)) = (self.attempt.take(), &self.guard.service) {
             let now_ns = self.guard.thread.clock.now_ns();
             let latency_ns = now_ns.saturating_sub(attempt.started_ns());
@@ -418,14 +499,14 @@ impl Exchange {
             sample.report = report.as_ref();
             service.end_attempt(attempt, now_ns, &sample);
         }
-        self.guard.code = code;
     }
 }
 
 impl Future for Exchange {
-    type Output = ();
+    /// The fault of an endpoint that did not process the call: [`Exchange::into_again`].
+    type Output = Option<Fault>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Fault>> {
         let end = match self.broken.take() {
             Some(fault) => End::Failed(*fault),
             None => match ready!(self.poll_moving(cx)) {
@@ -439,8 +520,13 @@ impl Future for Exchange {
                 end => end,
             },
         };
-        self.conclude(end);
-        Poll::Ready(())
+        Poll::Ready(match self.ends_unprocessed(end) {
+            Ok(fault) => Some(fault),
+            Err(end) => {
+                self.conclude(end);
+                None
+            }
+        })
     }
 }
 
@@ -471,6 +557,8 @@ struct Pump {
     chunk: Bytes,
     /// Pass END_STREAM on with the last DATA, instead of leaving the end to the caller.
     ends: bool,
+    /// `to` takes no more.
+    is_refused: bool,
 }
 
 /// What came after the last DATA.
@@ -489,19 +577,20 @@ enum PumpError {
 }
 
 impl Pump {
-    fn new(from: RecvStream, to: SendStream<Bytes>, ends: bool) -> Self {
+    fn new(from: RecvStream, taken: Bytes, to: SendStream<Bytes>, ends: bool) -> Self {
         Self {
             from,
             to,
-            chunk: Bytes::new(),
+            chunk: taken,
             ends,
+            is_refused: false,
         }
     }
 
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut moving: impl FnMut(&[u8]),
+        mut moving: impl FnMut(&Bytes),
     ) -> Poll<Result<Source, PumpError>> {
         loop {
             while !self.chunk.is_empty() {
@@ -526,7 +615,7 @@ impl Pump {
     fn poll_hand_on(
         &mut self,
         cx: &mut Context<'_>,
-        moving: &mut impl FnMut(&[u8]),
+        moving: &mut impl FnMut(&Bytes),
     ) -> Poll<Result<bool, PumpError>> {
         self.to.reserve_capacity(self.chunk.len());
         let room = self.to.capacity().min(self.chunk.len());
@@ -539,9 +628,10 @@ impl Pump {
         let part = self.chunk.split_to(room);
         moving(&part);
         let ends = self.ends && self.chunk.is_empty() && self.from.is_end_stream();
-        self.to.send_data(part, ends).map_err(|_| PumpError::Sink)?;
+        let sent = self.to.send_data(part, ends);
         // Given back only now: this is what holds the sender to the pace of the reader.
         let _ = self.from.flow_control().release_capacity(room);
+        sent.map_err(|_| PumpError::Sink)?;
         Poll::Ready(Ok(ends))
     }
 }

@@ -7,6 +7,7 @@ use crate::deadline::Malformed;
 use crate::endpoint::Outcome;
 use crate::grpc::{code_of_reset, Code, Status};
 use crate::service::Refusal;
+use crate::stats::RetryReason;
 
 /// Why the sidecar ended a call.
 #[derive(Debug)]
@@ -40,6 +41,10 @@ pub(crate) enum Fault {
     Malformed { endpoint: String, cause: String },
     /// The connection to the endpoint was lost.
     Lost { endpoint: String, cause: String },
+    /// The same, before anything of the call was written to it.
+    Unsent { endpoint: String, cause: String },
+    /// The endpoint sent GOAWAY, and the call stands above the last stream that it takes.
+    Leaving { endpoint: String, cause: String },
     /// The answer ended without a status.
     Truncated { endpoint: String },
     /// The drain limit is over.
@@ -47,10 +52,17 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Reads an error of the endpoint's stream.
-    pub(crate) fn of_endpoint(endpoint: &str, error: &h2::Error) -> Self {
+    /// Reads an error of the endpoint's stream. `wrote`: something may have been written to the
+    /// connection since the stream was opened.
+    pub(crate) fn of_endpoint(endpoint: &str, error: &h2::Error, wrote: bool) -> Self {
         let endpoint = endpoint.to_owned();
         match error.reason() {
+            // h2 gives this to streams above the last one and to nobody else: those up to it go on,
+            // and end with an error of the socket if they end early.
+            Some(_) if error.is_go_away() && error.is_remote() => Self::Leaving {
+                endpoint,
+                cause: error.to_string(),
+            },
             Some(reason) if error.is_reset() && error.is_remote() => {
                 Self::Reset { endpoint, reason }
             }
@@ -58,10 +70,26 @@ impl Fault {
                 endpoint,
                 cause: error.to_string(),
             },
+            _ if error.is_io() && !wrote => Self::Unsent {
+                endpoint,
+                cause: error.to_string(),
+            },
             _ => Self::Lost {
                 endpoint,
                 cause: error.to_string(),
             },
+        }
+    }
+
+    /// Why the call can be sent again, whatever it does: the endpoint did not process it.
+    pub(crate) fn repeats(&self) -> Option<RetryReason> {
+        match self {
+            Self::Reset { reason, .. } if *reason == h2::Reason::REFUSED_STREAM => {
+                Some(RetryReason::Refused)
+            }
+            Self::Leaving { .. } => Some(RetryReason::Leaving),
+            Self::Unsent { .. } => Some(RetryReason::Unsent),
+            _ => None,
         }
     }
 
@@ -117,9 +145,13 @@ impl Fault {
                 Code::Internal,
                 format!("malformed answer of endpoint `{endpoint}`: {cause}"),
             ),
-            Self::Lost { endpoint, cause } => (
+            Self::Lost { endpoint, cause } | Self::Unsent { endpoint, cause } => (
                 Code::Unavailable,
                 format!("connection to endpoint `{endpoint}` was lost: {cause}"),
+            ),
+            Self::Leaving { endpoint, cause } => (
+                Code::Unavailable,
+                format!("endpoint `{endpoint}` is leaving and did not take the call: {cause}"),
             ),
             Self::Truncated { endpoint } => (
                 Code::Internal,
@@ -158,6 +190,9 @@ impl Fault {
             | Self::Refused { .. }
             | Self::StreamLimit { .. }
             | Self::PendingLimit { .. }
+            // Who leaves, or closes what was idle, does nothing wrong.
+            | Self::Unsent { .. }
+            | Self::Leaving { .. }
             | Self::ShuttingDown => false,
         }
     }

@@ -1,7 +1,7 @@
 //! One socket type for every place bytes come from: TCP or a Unix socket, dialled or accepted,
 //! with the bytes that a listener had to read before it knew what it was talking to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -34,6 +34,45 @@ impl Socket {
             }
             Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
         }
+    }
+}
+
+/// What went through a socket so far.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Bytes that were read.
+    pub(crate) read: Cell<u64>,
+    /// Bytes that the system took.
+    pub(crate) written: Cell<u64>,
+}
+
+/// A socket that counts, so that it is known whether a frame can have left, and whether the peer
+/// still says anything.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    socket: Socket,
+    traffic: Rc<Traffic>,
+}
+
+impl Counted {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            traffic: Rc::default(),
+        }
+    }
+
+    /// Its counters.
+    pub(crate) fn traffic(&self) -> Rc<Traffic> {
+        Rc::clone(&self.traffic)
+    }
+
+    fn note_written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = &written {
+            let traffic = &self.traffic.written;
+            traffic.set(traffic.get() + *count as u64);
+        }
+        written
     }
 }
 
@@ -159,6 +198,55 @@ impl AsyncWrite for Rewound {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.get_mut().socket.borrow_mut()).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.socket).poll_read(cx, buffer);
+        let count = (buffer.filled().len() - before) as u64;
+        this.traffic.read.set(this.traffic.read.get() + count);
+        polled
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.socket).poll_write(cx, data);
+        this.note_written(written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.socket).poll_write_vectored(cx, slices);
+        this.note_written(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -3,7 +3,8 @@
 //! The life of a request, by file:
 //! 1. `listener` accepts the connection and makes sure it speaks HTTP/2; `server` accepts its calls.
 //! 2. `proxy` takes over each call: `route` finds the service by authority, `deadline` fixes the
-//!    instant at which it must be over.
+//!    instant at which it must be over. `call` places it, and again if it was not processed
+//!    (`replay`).
 //! 3. `service` holds the one immutable snapshot that the pick reads; `constraints` says among
 //!    whom, `balancer` picks.
 //! 4. `pool` has a connection to the endpoint with room for one more stream.
@@ -20,6 +21,7 @@ pub mod access_log;
 pub mod address;
 pub mod attempt;
 pub mod balancer;
+mod call;
 pub mod clock;
 pub mod config;
 pub mod constraints;
@@ -46,6 +48,7 @@ pub mod picker;
 mod pool;
 mod proxy;
 pub mod reason;
+mod replay;
 pub mod rng;
 pub mod route;
 pub mod runtime;

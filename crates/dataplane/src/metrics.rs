@@ -17,7 +17,7 @@ use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
 use crate::runtime::DataPlane;
 use crate::service::{Reason, ServiceStats, Snapshot};
-use crate::stats::Limit;
+use crate::stats::{Limit, RetryReason};
 
 /// The page under construction.
 #[derive(Debug, Default)]
@@ -200,6 +200,14 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         page.family(name, kind, help);
         for (service, stats) in all() {
             page.sample(name, &[("service", service)], read(stats));
+        }
+    }
+    let family = "attnroute_retries_total";
+    page.family(family, "counter", "Calls sent again, by why that was safe");
+    for (name, service) in &services {
+        for (reason, count) in RetryReason::ALL.iter().zip(&service.stats.retries) {
+            let labels = [("service", name.as_str()), ("reason", reason.name())];
+            page.sample(family, &labels, count.load(Relaxed));
         }
     }
     let family = "attnroute_malformed_load_reports_total";

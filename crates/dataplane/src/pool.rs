@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use crate::config::{ConnectionConfig, Limits};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::io::Socket;
+use crate::io::{Counted, Socket, Traffic};
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 
@@ -89,6 +89,14 @@ struct Connection {
     since: Instant,
     /// It took a call.
     used: Cell<bool>,
+    traffic: Rc<Traffic>,
+}
+
+/// A connection that has the peer's SETTINGS.
+struct Established {
+    send: SendRequest<Bytes>,
+    driver: H2Connection<Counted, Bytes>,
+    traffic: Rc<Traffic>,
 }
 
 /// A stream's place on a connection, given back on drop.
@@ -96,6 +104,8 @@ struct Connection {
 pub(crate) struct Lease {
     connection: Rc<Connection>,
     entry: Rc<Entry>,
+    /// What had been written to the connection before the stream was opened.
+    written: u64,
 }
 
 /// Why there is no stream.
@@ -214,6 +224,7 @@ impl Entry {
         Some(Lease {
             connection: Rc::clone(connection),
             entry: Rc::clone(self),
+            written: connection.traffic.written.get(),
         })
     }
 
@@ -322,7 +333,11 @@ impl Entry {
     fn adopt(
         self: &Rc<Self>,
         thread: &Rc<Thread>,
-        (send, driver): (SendRequest<Bytes>, H2Connection<Socket, Bytes>),
+        Established {
+            send,
+            driver,
+            traffic,
+        }: Established,
     ) {
         let connection = Rc::new(Connection {
             limit: Cell::new(driver.max_concurrent_send_streams()),
@@ -330,6 +345,7 @@ impl Entry {
             streams: Cell::new(0),
             since: Instant::now(),
             used: Cell::new(false),
+            traffic,
         });
         if self.removed.get() {
             return;
@@ -403,6 +419,11 @@ impl Lease {
             None => Err(h2::Reason::REFUSED_STREAM.into()),
         }
     }
+
+    /// Whether anything of the stream may have left: something was written to its connection since.
+    pub(crate) fn wrote(&self) -> bool {
+        self.connection.traffic.written.get() != self.written
+    }
 }
 
 impl Drop for Lease {
@@ -465,13 +486,12 @@ impl LeaseError {
 }
 
 /// Dials and waits for the peer's SETTINGS.
-async fn establish(
-    endpoint: &Endpoint,
-    limits: &Limits,
-) -> Result<(SendRequest<Bytes>, H2Connection<Socket, Bytes>), String> {
+async fn establish(endpoint: &Endpoint, limits: &Limits) -> Result<Established, String> {
     let socket = Socket::connect(&endpoint.address)
         .await
         .map_err(|error| error.to_string())?;
+    let socket = Counted::new(socket);
+    let traffic = socket.traffic();
     let mut builder = h2::client::Builder::new();
     builder
         .enable_push(false)
@@ -502,11 +522,15 @@ async fn establish(
         })
     })
     .await?;
-    Ok((send, driver))
+    Ok(Established {
+        send,
+        driver,
+        traffic,
+    })
 }
 
 /// Moves frames until the connection ends, and follows the peer's stream limit.
-async fn drive(thread: &Thread, mut driver: H2Connection<Socket, Bytes>, connection: &Connection) {
+async fn drive(thread: &Thread, mut driver: H2Connection<Counted, Bytes>, connection: &Connection) {
     let mut force = pin!(thread.force.cancelled());
     let result = poll_fn(|cx| {
         let ended = Pin::new(&mut driver).poll(cx);

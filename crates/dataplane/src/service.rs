@@ -14,13 +14,13 @@ use http::header::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 
 use crate::address::Address;
-pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
+pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample, Tried};
 use crate::balancer::{Balancer, View};
 use crate::config::{
     ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig, ServiceConfig,
     ServiceLimits,
 };
-use crate::constraints::{Candidates, Ground, Ruled, Voids};
+use crate::constraints::{pick_among, Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
@@ -32,6 +32,7 @@ pub use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::route::Routes;
 use crate::slow_start::SlowStart;
+use crate::stats::RetryReason;
 use crate::streaming::StreamingMethods;
 
 /// Ids are unique over all services, because pools know endpoints by nothing else. An identity, no
@@ -126,6 +127,8 @@ pub struct ServiceStats {
     pub response_bytes: AtomicU64,
     /// Calls whose first connect failed and that went to another endpoint instead.
     pub connect_retries: AtomicU64,
+    /// Calls sent again, by reason.
+    pub retries: [AtomicU64; RetryReason::ALL.len()],
     /// Rules that could not be kept for a call.
     pub voids: Voids,
     /// Ejections by cause.
@@ -502,6 +505,19 @@ impl Service {
         request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<(u32, Reason), Refusal> {
+        self.choose_another(snapshot, now_ns, request, &Tried::default(), rng)
+    }
+
+    /// The same for a call that was given to others before: they are left out while the rules of
+    /// its route leave another one.
+    fn choose_another(
+        &self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        request: RequestInfo,
+        tried: &Tried,
+        rng: &mut Rng,
+    ) -> Result<(u32, Reason), Refusal> {
         if snapshot.unstamped.load(Relaxed) {
             snapshot.stamp(now_ns);
         }
@@ -509,7 +525,16 @@ impl Service {
             [] if snapshot.members.is_empty() => return Err(Refusal::NoEndpoints),
             [] => return Err(snapshot.refusal()),
             [only] => (only, Reason::Single),
-            _ => snapshot.place(now_ns, request, &self.stats.voids, rng),
+            _ if tried.is_empty() => {
+                snapshot.place(now_ns, request, &self.stats.voids, rng, &|_| true)
+            }
+            _ => {
+                let is_new = |index: u32| {
+                    let endpoint = &snapshot.members[index as usize].endpoint;
+                    !tried.contains(endpoint.id)
+                };
+                snapshot.place(now_ns, request, &self.stats.voids, rng, &is_new)
+            }
         };
         let reason = if snapshot.panic {
             Reason::Panic
@@ -533,7 +558,23 @@ impl Service {
         request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<Attempt, Refusal> {
-        let chosen = self.choose(snapshot, now_ns, request, rng)?;
+        self.begin_another(snapshot, now_ns, request, &Tried::default(), rng)
+    }
+
+    /// The same for a call that was given to others before, which are left out while the rules of
+    /// its route leave another one.
+    ///
+    /// # Errors
+    /// As [`Service::choose`].
+    pub fn begin_another(
+        &self,
+        snapshot: &Snapshot,
+        now_ns: u64,
+        request: RequestInfo,
+        tried: &Tried,
+        rng: &mut Rng,
+    ) -> Result<Attempt, Refusal> {
+        let chosen = self.choose_another(snapshot, now_ns, request, tried, rng)?;
         let endpoint = Arc::clone(&snapshot.members[chosen.0 as usize].endpoint);
         Ok(Attempt::begin(endpoint, chosen, request, now_ns))
     }
@@ -688,11 +729,12 @@ impl Snapshot {
         request: RequestInfo,
         voids: &Voids,
         rng: &mut Rng,
+        takes: &dyn Fn(u32) -> bool,
     ) -> (u32, Reason) {
         let (view, balancer) = (self.view(), &self.balancer);
         match self.rules.get(request.rule as usize) {
-            None => balancer.pick(view, now_ns, request, rng),
-            Some(ruled) => ruled.pick(view, balancer, (now_ns, request), voids, rng),
+            None => pick_among(view, balancer, (now_ns, request), rng, takes),
+            Some(ruled) => ruled.pick(view, balancer, (now_ns, request), voids, rng, takes),
         }
     }
 

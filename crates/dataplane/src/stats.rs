@@ -24,11 +24,13 @@ pub enum Limit {
     Pending,
     /// `health.grpc.max_checks` of a service.
     HealthChecks,
+    /// `limits.max_replay_bytes` of a service, where it cost a call its other try.
+    ReplayBytes,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -37,6 +39,7 @@ impl Limit {
         Self::ConnectionsPerEndpoint,
         Self::Pending,
         Self::HealthChecks,
+        Self::ReplayBytes,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -51,6 +54,34 @@ impl Limit {
             Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",
             Self::Pending => "max_pending",
             Self::HealthChecks => "max_checks",
+            Self::ReplayBytes => "max_replay_bytes",
+        }
+    }
+}
+
+/// Why a call was sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RetryReason {
+    /// The endpoint reset the stream with REFUSED_STREAM.
+    Refused,
+    /// The stream stands above the last one of the endpoint's GOAWAY.
+    Leaving,
+    /// The connection was lost before anything of the call was written.
+    Unsent,
+}
+
+impl RetryReason {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::Refused, Self::Leaving, Self::Unsent];
+
+    /// Its metric label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Leaving => "leaving",
+            Self::Unsent => "unsent",
         }
     }
 }

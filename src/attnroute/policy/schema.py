@@ -213,6 +213,11 @@ class ServiceLimits(Strict):
         le=_U32_MAX,
         description="Calls that wait for a connection, per endpoint and data thread.",
     )
+    max_replay_bytes: Annotated[int, size(0, 64 << 20)] = Field(
+        default=64 << 10,
+        description="Bytes of a request that are kept until its answer begins, so that it can be "
+        "sent again if its endpoint did not process it; 0 keeps nothing.",
+    )
     max_endpoints: int = Field(
         default=10_000, ge=1, le=100_000, description="Endpoints; a larger set is refused."
     )

@@ -23,7 +23,7 @@ use crate::rng::Rng;
 /// Calls in flight at most at a sticky endpoint, relative to a fair share.
 const BOUND: f64 = 1.25;
 
-/// Picks of a balancer that `max_share` may refuse before the least loaded of the others is taken.
+/// Picks of a balancer that may be refused before the least loaded of the others is taken.
 const TRIES: u32 = 8;
 
 /// A rule that could not be kept.
@@ -149,7 +149,8 @@ impl Ruled {
         }
     }
 
-    /// Places a call. `view` and `balancer` are the service's own.
+    /// Places a call. `view` and `balancer` are the service's own; whom `takes` denies is left out
+    /// while the other rules leave another one.
     pub(crate) fn pick(
         &self,
         view: View<'_>,
@@ -157,14 +158,15 @@ impl Ruled {
         (now_ns, request): (u64, RequestInfo),
         voids: &Voids,
         rng: &mut Rng,
+        takes: &dyn Fn(u32) -> bool,
     ) -> (u32, Reason) {
         if self.pin_void {
             voids[Void::Pin as usize].fetch_add(1, Relaxed);
         }
         let share = self.share(now_ns, voids);
         let takes = |index: u32| match (&self.history.recent, share) {
-            (Some(recent), Some(share)) => !recent.is_full(index, share),
-            _ => true,
+            (Some(recent), Some(share)) => takes(index) && !recent.is_full(index, share),
+            _ => takes(index),
         };
         let placed = self
             .place_sticky(view, request, takes)
@@ -257,40 +259,18 @@ impl Ruled {
             }
         };
         let view = View { usable, ..view };
-        let picked = |rng: &mut Rng| match *usable {
+        let mut placed = match *usable {
             [only] => (only, Reason::Single),
-            _ => balancer.pick(view, now_ns, request, rng),
+            _ => pick_among(view, balancer, (now_ns, request), rng, &takes),
         };
-        let mut placed = picked(rng);
-        for _ in 1..TRIES {
-            if takes(placed.0) {
-                break;
-            }
-            placed = picked(rng);
-        }
         if !takes(placed.0) {
-            let other = self.least_loaded(view, usable, &takes);
-            let other = other.or_else(|| self.least_loaded(view, &self.usable, &takes));
+            let other = least_loaded(view, &self.usable, &takes);
             placed = other.map_or(placed, |index| (index, Reason::LeastRequest));
         }
         match placed {
             (index, _) if self.pinned => (index, Reason::Pinned),
             placed => placed,
         }
-    }
-
-    fn least_loaded(
-        &self,
-        view: View<'_>,
-        among: &[u32],
-        takes: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        let load = |index: u32| {
-            let calls = f64::from(view.endpoint(index).live.in_flight()) + 1.0;
-            calls / f64::from(view.members[index as usize].static_weight)
-        };
-        let open = among.iter().copied().filter(|index| takes(*index));
-        open.min_by(|one, other| load(*one).total_cmp(&load(*other)))
     }
 
     /// Whether zones or pins leave it a balancer of its own.
@@ -327,6 +307,39 @@ impl Ruled {
             }
         }
     }
+}
+
+/// What the balancer picks, as long as it is one that `takes`; else the least loaded that is, if
+/// there is one.
+#[inline]
+pub(crate) fn pick_among(
+    view: View<'_>,
+    balancer: &Balancer,
+    (now_ns, request): (u64, RequestInfo),
+    rng: &mut Rng,
+    takes: &dyn Fn(u32) -> bool,
+) -> (u32, Reason) {
+    let mut placed = balancer.pick(view, now_ns, request, rng);
+    for _ in 1..TRIES {
+        if takes(placed.0) {
+            return placed;
+        }
+        placed = balancer.pick(view, now_ns, request, rng);
+    }
+    if takes(placed.0) {
+        return placed;
+    }
+    let other = least_loaded(view, view.usable, takes);
+    other.map_or(placed, |index| (index, Reason::LeastRequest))
+}
+
+fn least_loaded(view: View<'_>, among: &[u32], takes: impl Fn(u32) -> bool) -> Option<u32> {
+    let load = |index: u32| {
+        let calls = f64::from(view.endpoint(index).live.in_flight()) + 1.0;
+        calls / f64::from(view.members[index as usize].static_weight)
+    };
+    let open = among.iter().copied().filter(|index| takes(*index));
+    open.min_by(|one, other| load(*one).total_cmp(&load(*other)))
 }
 
 impl History {

@@ -1,0 +1,447 @@
+//! One call on its way to an endpoint: pick, wait if need be, send, and send again what was
+//! provably not processed.
+//!
+//! Without a word of the policy only that is repeated (RS-18): what an endpoint refused
+//! (REFUSED_STREAM), what stands above the last stream of its GOAWAY, what never left this process,
+//! and what could not be connected to. The first such repetition comes at once, further ones after
+//! a growing pause; they end after a few, since an endpoint that refuses everything would otherwise
+//! be asked for ever (RS-16). Endpoints that the call tried are left out while there is another.
+
+use std::cell::RefCell;
+use std::future::{poll_fn, Future};
+use std::pin::{pin, Pin};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::task::{ready, Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::RecvStream;
+use http::request::Parts;
+use http::{HeaderMap, Request, Uri};
+use tokio::time::{sleep_until, Instant, Sleep};
+
+use crate::access_log::Picks;
+use crate::attempt::{Attempt, RequestInfo, Sample, Tried};
+use crate::config::RouteConfig;
+use crate::deadline;
+use crate::decisions::Sight;
+use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
+use crate::fault::Fault;
+use crate::grpc::{self, Code};
+use crate::pool::{Lease, LeaseError, Pool};
+use crate::replay::{Again, Replay};
+use crate::runtime::Thread;
+use crate::sampling::Sampled;
+use crate::service::{Refusal, Service, Settings};
+use crate::stats::Limit;
+use crate::streaming::Method;
+
+/// Endpoints that a call may try while nothing of it was sent.
+const CONNECT_TRIES: usize = 3;
+
+/// Times that a call is sent again because it was not processed.
+const REPETITIONS_MAX: u32 = 3;
+
+/// Pause before the second repetition; it doubles, with 20 % jitter.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// What is known of a call, whichever endpoint has it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    thread: Rc<Thread>,
+    service: Arc<Service>,
+    pub(crate) settings: Arc<Settings>,
+    /// What a pick may know.
+    request: RequestInfo,
+    method: Method,
+    received_ns: u64,
+    deadline: Option<Instant>,
+    timeout: Option<Duration>,
+    /// Whom it was given to before.
+    tried: Tried,
+    /// How often it was sent again.
+    repetitions: u32,
+    /// Where its picks are recorded: what it calls.
+    recorded: Option<Box<Uri>>,
+    /// Where it is logged: whom it was given to.
+    picks: Option<RefCell<Picks>>,
+}
+
+/// A call that an endpoint has: moves its frames, and sees to it that what was not processed is
+/// sent again.
+struct Running(Option<Exchange>);
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(exchange) = self.0.as_mut() else {
+            return Poll::Ready(());
+        };
+        let unprocessed = ready!(Pin::new(exchange).poll(cx));
+        let again = self.0.take().zip(unprocessed);
+        if let Some(again) = again.and_then(|(exchange, fault)| exchange.into_again(fault)) {
+            tokio::task::spawn_local(resume(again));
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Call {
+    /// Checks a call and fixes its deadline.
+    pub(crate) fn prepare(
+        thread: &Rc<Thread>,
+        service: Arc<Service>,
+        head: &mut Parts,
+        received_ns: u64,
+        sampled: Sampled,
+    ) -> Result<Self, Fault> {
+        let settings = Arc::clone(&service.snapshot().settings);
+        let limit = settings.limits.max_inflight;
+        // The call itself is counted already.
+        if service.stats.in_flight.load(Relaxed) > limit {
+            thread.shared.stats.hit(Limit::MaxInflight);
+            let refusal = Refusal::MaxInflight(limit);
+            return Err(Fault::Refused {
+                service: service.name.clone(),
+                refusal,
+            });
+        }
+        let asked = deadline::parse(&head.headers).map_err(Fault::Timeout)?;
+        let route = settings.routes.find(head.uri.path());
+        let configured = route.and_then(RouteConfig::timeout);
+        let timeout = match (asked, configured) {
+            (Some(asked), Some(configured)) => Some(asked.min(configured)),
+            (asked, configured) => asked.or(configured),
+        };
+        if timeout == Some(Duration::ZERO) {
+            return Err(Fault::Deadline);
+        }
+        // The largest timeouts of the wire overflow no clock: beyond it there is no deadline.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        grpc::prepare_request_headers(&mut head.headers);
+        Ok(Self {
+            thread: Rc::clone(thread),
+            request: settings.request_info(route, &head.headers),
+            service,
+            settings,
+            method: Method::of_path(head.uri.path()),
+            received_ns,
+            deadline,
+            timeout,
+            tried: Tried::default(),
+            repetitions: 0,
+            recorded: sampled.picks.then(|| Box::new(head.uri.clone())),
+            picks: sampled.access_log.then(RefCell::default),
+        })
+    }
+
+    /// Sends the call if an endpoint with an open connection has room; else a task waits for one.
+    pub(crate) fn start(
+        mut self,
+        mut guard: CallGuard,
+        head: Parts,
+        body: RecvStream,
+        mut respond: SendResponse<Bytes>,
+    ) {
+        let attempt = match self.pick(self.received_ns) {
+            Ok(attempt) => attempt,
+            Err(fault) => {
+                self.note_in(&mut guard);
+                return guard.refuse(respond, &fault);
+            }
+        };
+        if let Some(lease) = self
+            .thread
+            .pool
+            .try_lease(attempt.endpoint(), &self.settings)
+        {
+            return self.send((guard, attempt, lease), head, body, respond);
+        }
+        tokio::task::spawn_local(async move {
+            let leased = {
+                let mut timer = self.timer();
+                let waiting = pin!(self.lease_waiting(attempt));
+                wait(waiting, &mut respond, timer.as_mut()).await
+            };
+            match leased {
+                Some(Ok((attempt, lease))) => {
+                    self.send((guard, attempt, lease), head, body, respond);
+                }
+                ended => self.give_up(ended.and_then(Result::err), guard, respond),
+            }
+        });
+    }
+
+    /// Opens the endpoint's stream. Must follow the lease without a wait between.
+    fn send(
+        self,
+        parties: (CallGuard, Attempt, Lease),
+        mut head: Parts,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) {
+        let ends = body.is_end_stream();
+        let rest = (!ends).then_some((body, Bytes::new()));
+        // Copied only if it may be needed again.
+        let headers = if self.keeps() {
+            head.headers.clone()
+        } else {
+            std::mem::take(&mut head.headers)
+        };
+        let request = self.outgoing(&head, headers);
+        let mut replay = Box::new(Replay::new(self, head));
+        if ends {
+            replay.complete(None);
+        }
+        replay.open(parties, request, rest, respond);
+    }
+
+    /// Whether it is kept for another try.
+    fn keeps(&self) -> bool {
+        self.settings.limits.max_replay_bytes > 0
+    }
+
+    /// Tells the log, if the call is in it, whom it was given to.
+    fn note_in(&self, guard: &mut CallGuard) {
+        if let (Some(record), Some(picks)) = (&mut guard.record, &self.picks) {
+            record.deadline = self.timeout;
+            record.picks = picks.take();
+        }
+    }
+
+    /// Takes back what [`Call::note_in`] told.
+    fn take_back(&self, guard: &mut CallGuard) {
+        if let (Some(record), Some(picks)) = (&mut guard.record, &self.picks) {
+            picks.replace(std::mem::take(&mut record.picks));
+        }
+    }
+
+    /// Ends the call without an answer of an endpoint. `None`: the client has left.
+    fn give_up(&self, fault: Option<Fault>, mut guard: CallGuard, respond: SendResponse<Bytes>) {
+        self.note_in(&mut guard);
+        match fault {
+            None => guard.end(Code::Cancelled),
+            Some(fault) => guard.refuse(respond, &fault),
+        }
+    }
+
+    fn timer(&self) -> Option<Pin<Box<Sleep>>> {
+        self.deadline
+            .map(|deadline| Box::pin(sleep_until(deadline)))
+    }
+
+    fn pick(&mut self, now_ns: u64) -> Result<Attempt, Fault> {
+        let snapshot = self.service.snapshot();
+        let mut rng = self.thread.rng.borrow_mut();
+        let recorded = self.recorded.as_deref();
+        let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, &rng)));
+        let attempt = self
+            .service
+            .begin_another(&snapshot, now_ns, self.request, &self.tried, &mut rng)
+            .map_err(|refusal| Fault::Refused {
+                service: self.service.name.clone(),
+                refusal,
+            })?;
+        self.tried.add(attempt.endpoint().id);
+        if let Some((uri, sight)) = sight {
+            let decisions = &self.thread.shared.decisions;
+            decisions.record(&self.service, uri, &attempt, sight);
+        }
+        if let Some(picks) = &self.picks {
+            picks.borrow_mut().note(&attempt);
+        }
+        Ok(attempt)
+    }
+
+    /// Waits for a connection. Nothing was sent yet, so an endpoint that cannot be reached costs
+    /// the call nothing while there is another one.
+    async fn lease_waiting(&mut self, mut attempt: Attempt) -> Result<(Attempt, Lease), Fault> {
+        let mut tries = 1;
+        loop {
+            let endpoint = Arc::clone(attempt.endpoint());
+            let leased = Pool::lease(&self.thread, &self.service, &endpoint, &self.settings).await;
+            let error = match leased {
+                Ok(lease) => return Ok((attempt, lease)),
+                Err(error) => error,
+            };
+            let again = match error {
+                LeaseError::Connect(_) => {
+                    tries += 1;
+                    tries <= CONNECT_TRIES && self.service.snapshot().reachable
+                }
+                // No try, and no failure: the set in force is another one, however often it changes.
+                LeaseError::Removed => {
+                    drop(attempt);
+                    attempt = self.pick(self.thread.clock.now_ns())?;
+                    continue;
+                }
+                LeaseError::ShuttingDown => false,
+                LeaseError::StreamLimit => {
+                    self.thread.shared.stats.hit(Limit::ConnectionsPerEndpoint);
+                    false
+                }
+                LeaseError::PendingLimit(_) => {
+                    self.thread.shared.stats.hit(Limit::Pending);
+                    false
+                }
+            };
+            let fault = error.fault(&self.service, &endpoint);
+            self.end(attempt, &fault);
+            if !again {
+                return Err(fault);
+            }
+            self.service.stats.connect_retries.fetch_add(1, Relaxed);
+            attempt = self.pick(self.thread.clock.now_ns())?;
+        }
+    }
+
+    /// An endpoint for a call that was not processed.
+    async fn place_again(&mut self, fault: Fault) -> Result<(Attempt, Lease), Fault> {
+        let Some(reason) = fault.repeats() else {
+            return Err(fault);
+        };
+        if self.repetitions >= REPETITIONS_MAX {
+            return Err(fault);
+        }
+        if self.repetitions > 0 {
+            let jitter = 0.8 + 0.4 * self.thread.rng.borrow_mut().unit_f64();
+            let pause = PAUSE * (1 << (self.repetitions - 1));
+            tokio::time::sleep(pause.mul_f64(jitter)).await;
+        }
+        self.repetitions += 1;
+        self.service.stats.retries[reason as usize].fetch_add(1, Relaxed);
+        let attempt = self.pick(self.thread.clock.now_ns())?;
+        let pool = &self.thread.pool;
+        match pool.try_lease(attempt.endpoint(), &self.settings) {
+            Some(lease) => Ok((attempt, lease)),
+            None => self.lease_waiting(attempt).await,
+        }
+    }
+
+    /// Counts out an attempt of which nothing reached the endpoint.
+    fn end(&self, attempt: Attempt, fault: &Fault) {
+        let now_ns = self.thread.clock.now_ns();
+        let latency_ns = now_ns.saturating_sub(attempt.started_ns());
+        self.service
+            .end_attempt(attempt, now_ns, &Sample::new(fault.outcome(), latency_ns));
+    }
+
+    /// The request as the endpoint gets it.
+    fn outgoing(&self, head: &Parts, mut headers: HeaderMap) -> Request<()> {
+        if let Some(deadline) = self.deadline {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(remaining));
+        }
+        let mut request = Request::new(());
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = head.uri.clone();
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = headers;
+        request
+    }
+}
+
+impl Replay {
+    /// Opens the endpoint's stream and hands on what is there of the call already.
+    fn open(
+        self: Box<Self>,
+        (mut guard, attempt, lease): (CallGuard, Attempt, Lease),
+        request: Request<()>,
+        rest: Option<(RecvStream, Bytes)>,
+        respond: SendResponse<Bytes>,
+    ) {
+        self.call.note_in(&mut guard);
+        let ends = self.ends_with_headers();
+        let opened = lease.open(request, ends).and_then(|(answer, mut upward)| {
+            if !ends {
+                self.send(&mut upward)?;
+            }
+            Ok((answer, upward))
+        });
+        match opened {
+            Ok((answer, upward)) => {
+                let exchange = Exchange::begin(ExchangeParts {
+                    guard,
+                    attempt,
+                    lease,
+                    method: self.call.method,
+                    timer: self.call.timer(),
+                    up: rest.map(|(from, taken)| (from, taken, upward)),
+                    answer,
+                    respond,
+                    replay: self.call.keeps().then_some(self),
+                });
+                tokio::task::spawn_local(Running(Some(exchange)));
+            }
+            Err(error) => {
+                let fault = Fault::of_endpoint(&attempt.endpoint().name, &error, false);
+                self.call.end(attempt, &fault);
+                if !self.call.keeps() {
+                    return guard.refuse(respond, &fault);
+                }
+                tokio::task::spawn_local(resume(Box::new(Again {
+                    guard,
+                    respond,
+                    rest,
+                    replay: self,
+                    fault,
+                })));
+            }
+        }
+    }
+}
+
+/// Sends a call again that was not processed, or ends it.
+async fn resume(again: Box<Again>) {
+    let Again {
+        mut guard,
+        mut respond,
+        rest,
+        mut replay,
+        fault,
+    } = *again;
+    replay.call.take_back(&mut guard);
+    let placed = {
+        let mut timer = replay.call.timer();
+        let placing = pin!(replay.call.place_again(fault));
+        wait(placing, &mut respond, timer.as_mut()).await
+    };
+    match placed {
+        Some(Ok((attempt, lease))) => {
+            let head = &replay.head;
+            let request = replay.call.outgoing(head, head.headers.clone());
+            replay.open((guard, attempt, lease), request, rest, respond);
+        }
+        ended => replay
+            .call
+            .give_up(ended.and_then(Result::err), guard, respond),
+    }
+}
+
+/// Waits for `work` unless the client leaves (`None`) or the deadline passes.
+async fn wait<T>(
+    mut work: Pin<&mut impl Future<Output = Result<T, Fault>>>,
+    respond: &mut SendResponse<Bytes>,
+    mut timer: Option<&mut Pin<Box<Sleep>>>,
+) -> Option<Result<T, Fault>> {
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        if respond.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        if timer
+            .as_mut()
+            .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        {
+            return Poll::Ready(Some(Err(Fault::Deadline)));
+        }
+        Poll::Pending
+    })
+    .await
+}
