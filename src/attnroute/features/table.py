@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "OTHER",
     "Attribution",
     "Cells",
     "ConcurrencyLearner",
@@ -85,17 +86,20 @@ class Cells:
     def __len__(self) -> int:
         return len(self.calls)
 
-    def sound(self) -> tuple[Cells, int]:
-        """The cells whose numbers can be true, and how many were dropped: NaN is not zero, and one
-        cell that is wrong must not take the others with it."""
+    def sound(self) -> npt.NDArray[np.bool_]:
+        """[n]: whose numbers can be true. NaN is not zero, and one cell that is wrong must not take
+        the others with it."""
         good = self.calls >= 0
         for column in (self.latency_s, self.service_samples, self.service_s):
             good &= np.isfinite(column) & (column >= 0)
         good &= np.isfinite(self.calls) & np.isfinite(self.estimated_s)
-        if good.all():
-            return self, 0
-        kept = Cells(**{column.name: getattr(self, column.name)[good] for column in fields(self)})
-        return kept, int((~good).sum())
+        return good
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Cells:
+        """These cells, [n]."""
+        if keep.all():
+            return self
+        return Cells(**{column.name: getattr(self, column.name)[keep] for column in fields(self)})
 
 
 @dataclass(frozen=True)

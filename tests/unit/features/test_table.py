@@ -255,12 +255,11 @@ def test_cells_that_cannot_be_true_are_dropped_alone() -> None:
     columns["estimated_s"][4] = math.nan
     columns["estimated_s"][5] = -0.25  # a faster answer than the rtt: can be
     at = np.arange(size)
-    kept, dropped = Cells(at, at, **columns).sound()
-    assert dropped == 5
+    cells = Cells(at, at, **columns)
+    assert list(np.flatnonzero(cells.sound())) == [5, 6]
+    kept = cells.only(cells.sound())
     assert list(kept.endpoint) == [5, 6]
-    again, none = kept.sound()
-    assert again is kept
-    assert none == 0
+    assert kept.sound().all()
 
 
 def test_a_forgotten_endpoint_leaves_the_others() -> None:

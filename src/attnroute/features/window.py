@@ -1,0 +1,109 @@
+"""One window of a service by name, as a sidecar measures it and the fleet exchange carries it.
+
+Sums over about a second, only of what changed. Nothing in it is an epoch or an index of another
+process: cells point into the window's own lists of classes and endpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from attnroute.features.table import Array, Cells, EndpointWindow, Index
+
+__all__ = ["BUCKETS", "FleetState", "ServiceWindow"]
+
+BUCKETS = 30
+"""Latency buckets of a cell: bounds 100 us * 1.6^j, the last one without bound."""
+
+
+@dataclass(frozen=True)
+class ServiceWindow:
+    """What a service did in a window. Per endpoint float64[E], per cell [n]."""
+
+    length_s: float
+    classes: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    """Addresses, `ip:port`."""
+    started_s: Array
+    """Incarnations: Unix start times as reported, 0 where unknown."""
+    rtt_s: Array
+    """NaN before the first measurement."""
+    concurrency: Array
+    """As reported, NaN where not."""
+    utilization: Array
+    """Sum over the reports that carry it."""
+    utilization_reports: Array
+    rps: Array
+    """Sum over reports."""
+    reports: Array
+    reported_inflight: Array
+    """Sum over reports of the calls in the endpoint, the reporting one excluded."""
+    ended: Array
+    """Calls that ended with an answer, failures included."""
+    inflight_estimate: Array
+    """Sum over them of the calls in the endpoint as assumed at their picks."""
+    cells: Cells
+    errors: Array
+    """[n]: failures."""
+    buckets: npt.NDArray[np.uint32]
+    """[n, BUCKETS]: successes by latency."""
+
+    def sound(self) -> tuple[ServiceWindow, int]:
+        """The window without cells whose numbers cannot be true, and how many those were."""
+        keep = self.cells.sound()
+        if keep.all():
+            return self, 0
+        kept = replace(
+            self, cells=self.cells.only(keep), errors=self.errors[keep], buckets=self.buckets[keep]
+        )
+        return kept, int((~keep).sum())
+
+    def seen(self, concurrency: Array) -> EndpointWindow:
+        """What rules (a) to (c) go by. concurrency: [E], the policy's or the reported one."""
+        carried = self.utilization_reports > 0
+        # A report may lack the utilization: its mean stands for those that do.
+        scale = np.where(carried, self.reports / np.where(carried, self.utilization_reports, 1), 0)
+        utilization = np.where(carried, self.utilization * scale, np.nan)
+        return EndpointWindow(self.rtt_s, concurrency, utilization, self.rps)
+
+    def inflight(self) -> tuple[Array, Array]:
+        """Sums of the calls in flight at an endpoint and the number of answers they are over, [E]:
+        by reports, plus the reporting call itself; without any, by the estimates at picks."""
+        reported = self.reports > 0
+        return (
+            np.where(reported, self.reported_inflight + self.reports, self.inflight_estimate),
+            np.where(reported, self.reports, self.ended),
+        )
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """What the trainer says of a service: decayed sums of the whole fleet, or what changed.
+
+    Cells point into the message's own lists; per endpoint float64[E], per cell [n].
+    """
+
+    trainer: bytes
+    """Id of the trainer process."""
+    sequence: int
+    """From 1 in each stream, without gaps."""
+    full: bool
+    sidecars: int
+    watermark: int
+    """The receiver's last window that is in the sums; 0: none."""
+    classes: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    started_s: Array
+    busy_s: Array
+    calls: Array
+    rtt_s: Array
+    """NaN where unknown."""
+    concurrency: Array
+    """NaN where unknown."""
+    cell_class: Index
+    cell_endpoint: Index
+    cell_s: Array
+    cell_calls: Array
