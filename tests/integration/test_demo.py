@@ -19,6 +19,7 @@ from tests.support.processes import alive, command_line, descendants
 from tests.support.wait import patience_s, until_blocking
 
 from attnroute.demo.balancers import BALANCERS
+from attnroute.demo.faults import FAULTS
 from attnroute.demo.run import SIDECARS
 from attnroute.demo.world import WORLDS
 
@@ -26,8 +27,8 @@ SECONDS = 8
 END_PATIENCE_S = SECONDS + 60.0
 """Start, report and a busy machine come on top of the time under load."""
 
-PROCESSES = len(WORLDS["mixed"].endpoints) + 3 * SIDECARS
-"""Endpoints, and beside each sidecar its leash and its load."""
+PROCESSES = len(WORLDS["mixed"].endpoints) + len(FAULTS) + 3 * SIDECARS
+"""Endpoints, those that are ill among them, and beside each sidecar its leash and its load."""
 
 
 @contextlib.contextmanager
@@ -105,7 +106,27 @@ def test_no_call_fails_while_policies_reload(finished: tuple[Path, dict[str, Any
     assert document["failed_calls"] == 0
     assert document["failures"] == {}
     assert document["complaints"] == []
-    assert document["reloads"] == SIDECARS * (len(BALANCERS) * document["rounds"] - 1)
+    # Then one to each balancer again, and two to let endpoints that are ill come and go.
+    slices = len(BALANCERS) * document["rounds"]
+    assert document["reloads"] == SIDECARS * (slices - 1 + 3 * len(BALANCERS))
+
+
+def test_every_balancer_meets_endpoints_that_are_ill(
+    finished: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, document = finished
+    turns = document["faults"]
+    assert [turn["balancer"] for turn in turns] == [balancer.key for balancer in BALANCERS]
+    for turn in turns:
+        calls = sum(turn[fault]["calls"] for fault in FAULTS)
+        # Each sidecar ejects after five failures in a row, so either endpoint got some calls, and
+        # a small part of all; every failure of the turn is one of them or of a busy machine.
+        assert all(turn[fault]["calls"] >= 1 for fault in FAULTS), turn
+        assert all(turn[fault]["sent_s"] >= 0.0 for fault in FAULTS), turn
+        assert turn["errors"] >= calls * 0.5, turn
+        assert calls < turn["calls"] / 2, turn
+    page = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Endpoints that are ill" in page
 
 
 def test_every_balancer_is_measured(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ Examples:
     show_default=True,
     envvar="DEMO_SECONDS",
     show_envvar=True,
-    help="Time under load; start and report come on top.",
+    help="Time under load; start, report and a part with ill endpoints come on top.",
 )
 @click.option(
     "--world",
@@ -58,7 +58,8 @@ def command(*, seconds: float, world_name: str, seed: int, out: Path, as_json: b
     """Compare balancers on real calls, on this machine.
 
     Starts a fleet of gRPC endpoints of uneven speed and two sidecars, sends open-loop load through
-    them while the balancer changes by policy reload, and ends with a table, a plot and a page.
+    them while the balancer changes by policy reload. At the end an endpoint that fails and one that
+    hangs join the fleet of each balancer. Leaves a table, a plot and a page.
     """
     # Late, so that `--help` does not load gRPC.
     from attnroute.demo.report import require_plotting, write_report

@@ -12,11 +12,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from attnroute.demo.faults import FaultyEndpoint
 from attnroute.demo.messages import CallHead, EndpointSpec, Reply, encode
 from attnroute.demo.pipes import standard_input
 from attnroute.demo.world import WORLDS, Timeline, World
@@ -81,7 +83,7 @@ class Endpoint(grpc.GenericRpcHandler):
         return known
 
 
-async def start_server(endpoint: Endpoint) -> tuple[grpc.aio.Server, str]:
+async def start_server(endpoint: grpc.GenericRpcHandler) -> tuple[grpc.aio.Server, str]:
     """(the running server, its address); the system picks the port."""
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((endpoint,))
@@ -90,13 +92,26 @@ async def start_server(endpoint: Endpoint) -> tuple[grpc.aio.Server, str]:
     return server, f"127.0.0.1:{port}"
 
 
+def _tell(message: Mapping[str, Any]) -> None:
+    sys.stdout.buffer.write(encode(message))
+    sys.stdout.buffer.flush()
+
+
+def _tell_call(start_s: float, at_s: float) -> None:
+    _tell({"start_s": start_s, "at_s": at_s})
+
+
 async def serve_until_closed() -> None:
     """The life of an endpoint process."""
     lines = await standard_input()
     spec = EndpointSpec(**json.loads(await lines.readline()))
-    server, address = await start_server(Endpoint(WORLDS[spec.world], spec.index, spec.seed))
-    sys.stdout.buffer.write(encode({"address": address}))
-    sys.stdout.buffer.flush()
+    endpoint = (
+        FaultyEndpoint(spec.fault, _tell_call)
+        if spec.fault
+        else Endpoint(WORLDS[spec.world], spec.index, spec.seed)
+    )
+    server, address = await start_server(endpoint)
+    _tell({"address": address})
     while await lines.readline():
         pass
     await server.stop(grace=0)

@@ -138,7 +138,8 @@ class LoadClient:
         status, detail, reply = 0, "", Reply(-1, 0.0, 0.0)
         try:
             method = self._methods[arrival.class_index]
-            reply = Reply.parse(await method(message, timeout=self._spec.timeout_s))
+            timeout_s = self._spec.timeout_s if order.timeout_s is None else order.timeout_s
+            reply = Reply.parse(await method(message, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             status = int(error.code().value[0])
             detail = error.details() or ""

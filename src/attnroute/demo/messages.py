@@ -70,6 +70,8 @@ class EndpointSpec:
     world: str
     index: int
     seed: int
+    fault: str = ""
+    """One of `faults.FAULTS`; empty: it is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Order:
     calls_per_s: float
     purpose: str
     """Part of the seed: orders with equal round, purpose and rate make the same calls."""
+    timeout_s: float | None = None
+    """Deadline of its calls; None: the load's."""
 
 
 @dataclass(frozen=True, slots=True)

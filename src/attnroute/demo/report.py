@@ -152,6 +152,7 @@ balancer met the same calls and the same weather. Latency counts from the schedu
 {rows}
 </table>
 {_verdict(results)}
+{_faults(results)}
 <p><img alt="latency of every balancer" src="data:image/png;base64,{image}"></p>
 <h2>Still missing in this version</h2>
 <ul>{missing}</ul>
@@ -174,6 +175,30 @@ def _row(label: str, row: Figures) -> str:
         share,
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _faults(results: Results) -> str:
+    turns = results.faults.figures()
+    if not turns:
+        return ""
+    labels = {balancer.key: balancer.label for balancer in results.balancers}
+    rows = []
+    for turn in turns:
+        cells = [html.escape(labels[turn.balancer])]
+        for figures in turn.by_fault.values():
+            cells.append(str(figures.calls))
+            cells.append("-" if figures.sent_s is None else f"{figures.sent_s:.2f}")
+        cells += [str(turn.errors), str(turn.calls)]
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return (
+        "<h2>Endpoints that are ill</h2>\n"
+        "<p>At the end two endpoints join each balancer's fleet, one that fails every call and one "
+        "that never answers: how many calls they got until outlier detection ejected them, and for "
+        "how long.</p>\n<table>\n<tr><th>balancer</th><th>fails: calls</th><th>for s</th>"
+        "<th>hangs: calls</th><th>for s</th><th>errors</th><th>of calls</th></tr>\n"
+        + "\n".join(rows)
+        + "\n</table>"
+    )
 
 
 def _verdict(results: Results) -> str:

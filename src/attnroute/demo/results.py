@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnroute.demo.balancers import Balancer
+from attnroute.demo.faults import FaultResults
 from attnroute.demo.messages import Sample
 from attnroute.demo.plan import Plan, Slice
 from attnroute.demo.world import World
@@ -109,23 +110,29 @@ class Results:
     balancers: Sequence[Balancer]
     measured: dict[str, Measured] = field(init=False)
     failures: Counter[str] = field(default_factory=Counter)
-    """Failed calls by status and message, those of bridges and settling included."""
+    """Failed calls by status and message, those of bridges and settling included, those of turns
+    with endpoints that are ill not."""
     finished_calls: int = 0
     lateness_s: list[float] = field(default_factory=list)
+    faults: FaultResults = field(init=False)
     _slices: dict[int, Slice] = field(init=False)
 
     def __post_init__(self) -> None:
         self.measured = {balancer.key: Measured(balancer) for balancer in self.balancers}
+        self.faults = FaultResults(self.balancers)
         self._slices = {slice_.number: slice_ for slice_ in self.plan.slices}
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Orders are numbered as slices; other numbers are bridges."""
+        """Orders are numbered as slices; other numbers are bridges, and turns with endpoints that
+        are ill."""
         for sample in samples:
             self._add(sample)
 
     def _add(self, sample: Sample) -> None:
         self.finished_calls += 1
         self.lateness_s.append(sample.lateness_s)
+        if self.faults.owns(sample):
+            return
         if sample.status:
             self.failures[f"status {sample.status}: {sample.detail}"] += 1
         slice_ = self._slices.get(sample.order)
@@ -144,7 +151,7 @@ class Results:
 
     @property
     def failed_calls(self) -> int:
-        """Over the whole run."""
+        """Over the whole run, but for the turns with endpoints that are ill."""
         return self.failures.total()
 
     @property
@@ -178,6 +185,7 @@ class Results:
                 "kept_up": self.kept_up,
             },
             "balancers": [_rounded(asdict(row)) for row in self.figures()],
+            "faults": [row.document() for row in self.faults.figures()],
         }
 
 

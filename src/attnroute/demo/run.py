@@ -1,7 +1,8 @@
 """The demo from start to end: the composition root.
 
-Endpoints first, then the sidecars, then the load; the slices of the plan one after the other; and
-everything down again in the opposite order, whatever happened. Load processes measure; this process
+Endpoints first, then the sidecars, then the load; the slices of the plan one after the other; then
+each balancer with endpoints that are ill; and everything down again in the opposite order, whatever
+happened. Load processes measure; this process
 only switches policies, collects samples and draws, so that drawing cannot disturb a measurement.
 """
 
@@ -14,13 +15,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 
+from attnroute.demo import faults
 from attnroute.demo.balancers import BALANCERS, Balancer
 from attnroute.demo.messages import EndpointSpec, LoadSpec, Order, Sample, encode_spec
 from attnroute.demo.plan import BRIDGE_LOAD, Plan, Slice, make_plan
@@ -48,6 +50,15 @@ _STOP_GRACE_S = 10.0
 _ORDER_LEAD_S = 0.05
 _VIEW_PERIOD_S = 0.5
 _ADMIN_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A running endpoint process."""
+
+    spec: EndpointSpec
+    child: Child
+    address: str
 
 
 @dataclass(frozen=True)
@@ -85,26 +96,30 @@ async def _start_and_play(
     children: Children, folder: Path, world: World, plan: Plan, seed: int, console: Console
 ) -> Run:
     console.print(f"starting {len(world.endpoints)} endpoints and {SIDECARS} sidecars")
-    addresses = await start_endpoints(children, world, seed)
-    policy = PolicyFile(folder / "policy.yaml", addresses)
+    count = len(world.endpoints)
+    specs = [EndpointSpec(world.name, index, seed) for index in range(count)]
+    for index, fault in enumerate(faults.FAULTS):
+        specs.append(EndpointSpec(world.name, count + index, seed, fault))
+    endpoints = await start_endpoints(children, specs)
+    addresses = [endpoint.address for endpoint in endpoints]
+    policy = PolicyFile(folder / "policy.yaml", addresses[:count], addresses[count:])
     policy.write(plan.slices[0].balancer)
     async with _sidecars(children, policy.path) as sidecars:
         clients = await start_load(children, world, seed, sidecars)
-        run = Run(world, plan, policy, sidecars, clients, addresses, console)
-        await run.play()
+        run = Run(world, plan, policy, sidecars, clients, addresses[:count], console)
+        await run.play(endpoints[count:])
     return run
 
 
-async def start_endpoints(children: Children, world: World, seed: int) -> list[str]:
-    """One process per endpoint; returns their addresses in the order of the world."""
+async def start_endpoints(children: Children, specs: Sequence[EndpointSpec]) -> list[Endpoint]:
+    """One process each, in that order."""
 
-    async def start(index: int) -> str:
-        child = await children.start(f"endpoint {index}", "attnroute.demo.endpoint")
-        child.send(encode_spec(EndpointSpec(world.name, index, seed)))
-        address: str = (await child.line())["address"]
-        return address
+    async def start(spec: EndpointSpec) -> Endpoint:
+        child = await children.start(f"endpoint {spec.index}", "attnroute.demo.endpoint")
+        child.send(encode_spec(spec))
+        return Endpoint(spec, child, (await child.line())["address"])
 
-    return await _patiently((start(index) for index in range(len(world.endpoints))), "endpoints")
+    return await _patiently(map(start, specs), "endpoints")
 
 
 async def start_load(
@@ -163,6 +178,7 @@ class Run:
     ) -> None:
         self.results = Results(world, plan, BALANCERS)
         self.reloads = 0
+        self._in_force = ""
         self._world, self._plan, self._policy = world, plan, policy
         self._sidecars, self._clients, self._addresses = sidecars, clients, addresses
         self._console = console
@@ -175,11 +191,15 @@ class Run:
         self._phase = "starting"
         self._begun_s = time.monotonic()
 
-    async def play(self) -> None:
-        """Plays every slice. Raises DemoError as soon as a policy is refused or a call is lost."""
-        playing = asyncio.create_task(self._play_slices())
+    async def play(self, ill: Sequence[Endpoint]) -> None:
+        """Plays everything. Raises DemoError as soon as a policy is refused or a call is lost.
+
+        ill: the endpoints that say when a call reached them.
+        """
+        playing = asyncio.create_task(self._play_all())
         beside = [
             asyncio.create_task(self._poll_admin()),
+            *(asyncio.create_task(self._collect_fault(endpoint)) for endpoint in ill),
             *(asyncio.create_task(self._collect(client)) for client in self._clients),
         ]
         if self._console.is_terminal:
@@ -195,13 +215,51 @@ class Run:
                 task.cancel()
             await asyncio.gather(playing, *beside, return_exceptions=True)
 
+    async def _play_all(self) -> None:
+        await self._play_slices()
+        await self._play_faults()
+
+    async def _play_faults(self) -> None:
+        """Each balancer meets the endpoints that are ill, which come and go by reload under load:
+        what joins again is a new endpoint, of which no sidecar knows anything."""
+        count = len(self._plan.slices)
+        seconds = faults.turn_s(self._plan.bridge_s + self._plan.loaded_s)
+        for turn, balancer in enumerate(BALANCERS):
+            await self._switch(balancer)
+            self._phase, self._slice = "ill endpoints with", replace(self._slice, balancer=balancer)
+            number, start_s = 2 * count + turn, time.monotonic() + _ORDER_LEAD_S
+            self.results.faults.begin(balancer, number, start_s)
+            self._order(
+                number=number,
+                slice_=self._slice,
+                start_s=start_s,
+                seconds=math.inf,
+                load=faults.LOAD,
+                purpose="faults",
+                timeout_s=faults.CALL_TIMEOUT_S,
+            )
+            await self._switch(balancer, with_ill=True)
+            await asyncio.sleep(seconds)
+            await self._switch(balancer)
+        # An order of no time ends the last one.
+        self._order(
+            number=2 * count + len(BALANCERS),
+            slice_=self._slice,
+            start_s=time.monotonic(),
+            seconds=0.0,
+            load=faults.LOAD,
+            purpose="end",
+        )
+        for number in list(self._open):
+            await self._until_closed(number)
+
     async def _play_slices(self) -> None:
         self._begun_s = end_s = time.monotonic()
         before: Slice | None = None
         for slice_ in self._plan.slices:
             self._phase, self._slice = "switching to", slice_
             self._order_bridge(slice_, end_s)
-            await self._switch(slice_.balancer, first=before is None)
+            await self._switch(slice_.balancer)
             if before is not None:
                 await self._until_closed(before.number)
                 self._report_progress(before)
@@ -250,18 +308,22 @@ class Run:
         seconds: float,
         load: float,
         purpose: str,
+        timeout_s: float | None = None,
     ) -> None:
         calls_per_s = load * self._world.calls_per_s / len(self._clients)
-        order = Order(number, slice_.round_number, start_s, seconds, calls_per_s, purpose)
+        round_number = slice_.round_number
+        order = Order(number, round_number, start_s, seconds, calls_per_s, purpose, timeout_s)
         self._open[number] = {client.name for client in self._clients}
         for client in self._clients:
             client.send(encode_spec(order))
 
-    async def _switch(self, balancer: Balancer, *, first: bool) -> None:
-        sha256 = self._policy.write(balancer)
+    async def _switch(self, balancer: Balancer, *, with_ill: bool = False) -> None:
+        sha256 = self._policy.write(balancer, with_ill=with_ill)
         await asyncio.gather(*(sidecar.wait_in_force(sha256) for sidecar in self._sidecars))
-        if not first:
+        # The first policy is what the sidecars began with.
+        if self._in_force not in ("", sha256):
             self.reloads += len(self._sidecars)
+        self._in_force = sha256
 
     async def _until_closed(self, number: int) -> None:
         """Waits for the last answer of an order. Raises DemoError if a call has none."""
@@ -287,6 +349,12 @@ class Run:
             async with self._closed:
                 self._open[number].discard(client.name)
                 self._closed.notify_all()
+
+    async def _collect_fault(self, endpoint: Endpoint) -> None:
+        fault = endpoint.spec.fault
+        while True:
+            message = await endpoint.child.line()
+            self.results.faults.reached(fault, message["start_s"], message["at_s"])
 
     async def _poll_admin(self) -> None:
         while True:

@@ -36,7 +36,8 @@ _POLL_S = 0.02
 
 
 def policy_text(balancer: Balancer, endpoints: Sequence[str]) -> str:
-    """The whole policy of both sidecars; the system picks every port."""
+    """The whole policy of both sidecars; the system picks every port. Ejection is on for all of
+    them, and has nothing to do until endpoints are ill."""
     lines = "".join(f"        - {address}\n" for address in endpoints)
     return (
         "admin: {grpc: 127.0.0.1:0, http: 127.0.0.1:0}\n"
@@ -46,6 +47,7 @@ def policy_text(balancer: Balancer, endpoints: Sequence[str]) -> str:
         "services:\n"
         f"  {SERVICE}:\n"
         f"    balancer: {balancer.policy}\n"
+        "    outlier_detection: {}\n"
         "    endpoints:\n"
         "      static:\n"
         f"{lines}"
@@ -64,13 +66,15 @@ class EndpointState:
 class PolicyFile:
     """Replaced as a whole, so that nobody reads half of it."""
 
-    def __init__(self, path: Path, endpoints: Sequence[str]) -> None:
+    def __init__(self, path: Path, endpoints: Sequence[str], ill: Sequence[str] = ()) -> None:
         self.path = path
-        self._endpoints = endpoints
+        self._endpoints, self._ill = endpoints, ill
 
-    def write(self, balancer: Balancer) -> str:
-        """Returns the sha256 that the admin API will show once this is in force."""
-        text = policy_text(balancer, self._endpoints).encode()
+    def write(self, balancer: Balancer, *, with_ill: bool = False) -> str:
+        """Returns the sha256 that the admin API will show once this is in force. with_ill: the
+        endpoints that are ill are among the others."""
+        endpoints = [*self._endpoints, *self._ill] if with_ill else self._endpoints
+        text = policy_text(balancer, endpoints).encode()
         fresh = self.path.with_suffix(".new")
         fresh.write_bytes(text)
         fresh.replace(self.path)

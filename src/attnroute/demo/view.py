@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnroute.demo.balancers import Balancer
+from attnroute.demo.faults import TurnFigures
 from attnroute.demo.results import TOO_SLOW, Figures, Results
 from attnroute.demo.sidecars import EndpointState
 from attnroute.demo.world import EndpointModel, World
@@ -29,7 +30,7 @@ class Snapshot:
     sidecars: int
     current: Balancer
     phase: str
-    """What happens now: `starting`, `switching`, `settling` or `measuring`."""
+    """What happens now, before the name of a balancer: `measuring` and the like."""
     round_number: int
     rounds: int
     elapsed_s: float
@@ -104,7 +105,26 @@ def closing(results: Results, reloads: int) -> RenderableType:
         )
     if not results.kept_up:
         lines.append(f"{TOO_SLOW} (p99 of the delay: {1e3 * results.lateness_p99_s:.1f} ms)")
-    return Group(figures_table(balancers, figures), *lines)
+    turns = results.faults.figures()
+    faults = [faults_table(balancers, turns)] if turns else []
+    return Group(figures_table(balancers, figures), *faults, *lines)
+
+
+def faults_table(balancers: Sequence[Balancer], turns: Sequence[TurnFigures]) -> Table:
+    """How long each balancer kept sending to endpoints that are ill."""
+    title = "an endpoint that fails and one that hangs join: calls they got, and for how long"
+    table = Table(title=title, title_justify="left")
+    table.add_column("balancer")
+    for name in ("fails: calls", "for s", "hangs: calls", "for s", "errors", "of calls"):
+        table.add_column(name, justify="right")
+    labels = {balancer.key: balancer.label for balancer in balancers}
+    for turn in turns:
+        cells = []
+        for figures in turn.by_fault.values():
+            sent = NOTHING if figures.sent_s is None else f"{figures.sent_s:.2f}"
+            cells += [str(figures.calls), sent]
+        table.add_row(labels[turn.balancer], *cells, str(turn.errors), str(turn.calls))
+    return table
 
 
 def progress_line(balancer: Balancer, row: Figures, *, round_number: int, rounds: int) -> str:

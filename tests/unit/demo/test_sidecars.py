@@ -27,6 +27,18 @@ def test_the_policy_is_valid_and_says_what_it_should(tmp_path: Path, balancer: B
     assert SERVICE in service.authorities
 
 
+def test_endpoints_that_are_ill_join_and_leave(tmp_path: Path) -> None:
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, ["127.0.0.1:40003"])
+    counts = []
+    for with_ill in (False, True, False):
+        file.write(BALANCERS[0], with_ill=with_ill)
+        service = load_policy(file.path).policy.services[SERVICE]
+        assert service.outlier_detection is not None
+        (source,) = service.endpoints
+        counts.append(len(source.static or ()))
+    assert counts == [2, 3, 2]
+
+
 def test_policies_of_two_balancers_differ(tmp_path: Path) -> None:
     file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES)
     assert len({file.write(balancer) for balancer in BALANCERS}) == len(BALANCERS)

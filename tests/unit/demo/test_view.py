@@ -135,3 +135,16 @@ def test_progress_is_one_line() -> None:
     assert line == (
         "round 1/3, least_request (all): 12 calls so far, mean 50.0 ms, p99 50.0 ms, 0 errors"
     )
+
+
+def test_the_closing_table_says_how_long_ill_endpoints_got_calls() -> None:
+    results = some_results()
+    results.faults.begin(BALANCERS[0], 70, 5.0)
+    results.faults.reached("fails", 5.0, 6.0)
+    results.faults.reached("fails", 5.0, 7.25)
+    results.add([Sample(70, 1.0, 0.0, 0.1, 14, -1, 0.0, 0.0, "no")])
+    text = text_of(closing(results, reloads=0))
+    table = text[text.index("an endpoint that fails") :]
+    row = [cell for cell in line_with(table, "round_robin").split() if cell != "│"]
+    assert row == ["round_robin", "2", "1.25", "0", "-", "1", "1"]
+    assert "37 calls, 0 failed" in text
