@@ -1,5 +1,7 @@
 //! The simulator, for Python: JSON in, JSON out, without the GIL while it runs.
 
+use std::sync::Arc;
+
 use attnroute_dataplane::error::Error;
 use attnroute_simulator::scenario::Scenario;
 use attnroute_simulator::Balancer;
@@ -36,7 +38,11 @@ pub(crate) fn simulate<'py>(
         .detach(|| {
             let scenario = Scenario::parse(scenario)?;
             let balancer = Balancer::parse(balancer)?;
-            Ok(attnroute_simulator::simulate(&scenario, &balancer, seed))
+            Ok(attnroute_simulator::simulate(
+                Arc::new(scenario),
+                &balancer,
+                seed,
+            ))
         })
         .map_err(raised)?;
     let json =

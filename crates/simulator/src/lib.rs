@@ -9,6 +9,8 @@
 //! 4. Back at its sidecar, the balancer learns from it, and `recorder` writes it down for the
 //!    `outcome`.
 //!
+//! `simulation` lets somebody drive a run step by step, to learn from it meanwhile.
+//!
 //! `agenda` keeps what comes next in order, `scenario` says what is simulated, and `oracle` is the
 //! picker that knows everything. One seed gives one result, bit for bit, on any machine.
 //!
@@ -25,16 +27,20 @@ mod recorder;
 pub mod scenario;
 mod script;
 mod sidecar;
+mod simulation;
 #[cfg(test)]
 mod tests;
 mod world;
 
+use std::sync::Arc;
+
 use attnroute_dataplane::config::ServiceConfig;
 use attnroute_dataplane::error::{ConfigError, Error};
+pub use simulation::Simulation;
+
 use outcome::Outcome;
 use scenario::Scenario;
 use serde_json::{json, Value};
-use world::World;
 
 /// The balancer that only exists here.
 pub const ORACLE: &str = "oracle";
@@ -78,10 +84,6 @@ impl Balancer {
 
 /// Plays a scenario once. It runs for as long as it takes: some microseconds for each call.
 #[must_use]
-pub fn simulate(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Outcome {
-    let config = balancer.config.clone().map(|mut config| {
-        config.outlier_detection = scenario.outlier_detection;
-        config
-    });
-    World::new(scenario, config.as_ref(), seed).run(balancer.name.clone())
+pub fn simulate(scenario: Arc<Scenario>, balancer: &Balancer, seed: u64) -> Outcome {
+    Simulation::new(scenario, balancer, seed).finish()
 }

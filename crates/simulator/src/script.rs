@@ -1,5 +1,7 @@
 //! What happens to endpoints by itself: the events of a scenario, noise, autoscaling, restarts.
 
+use std::sync::Arc;
+
 use attnroute_dataplane::config::{EndpointConfig, EndpointSetConfig};
 use attnroute_dataplane::orca::LoadReport;
 use attnroute_dataplane::rng::Rng;
@@ -52,10 +54,10 @@ impl Script {
     }
 }
 
-impl World<'_> {
+impl World {
     /// Endpoints of the beginning, and everything that is known to come.
     pub(crate) fn begin_script(&mut self) {
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         for (group, spec) in scenario.endpoints.iter().enumerate() {
             for _ in 0..spec.count {
                 self.add_endpoint(group, None);
@@ -207,7 +209,7 @@ impl World<'_> {
     // --- events ----------------------------------------------------------------------------------
 
     fn begin_event(&mut self, event: u32) {
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         let action = &scenario.events[event as usize].action;
         let targets = match action {
             Action::Slow { endpoints, .. }
@@ -287,7 +289,7 @@ impl World<'_> {
     }
 
     fn end_event(&mut self, event: u32) {
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         let spec = &scenario.events[event as usize];
         for number in self.script.targets[event as usize].clone() {
             let endpoint = &mut self.endpoints[number as usize];
@@ -393,7 +395,7 @@ impl World<'_> {
         let number = noisy.endpoint;
         self.agenda
             .at(self.now_ns + lasts_ns as u64, Event::Noise { source });
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         let slowed = self
             .script
             .noise
@@ -406,7 +408,7 @@ impl World<'_> {
     }
 
     fn autoscale(&mut self) {
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         let Some(autoscale) = &scenario.autoscale else {
             return;
         };
@@ -448,7 +450,7 @@ impl World<'_> {
     }
 
     fn join(&mut self, count: u32) {
-        let scenario = self.scenario;
+        let scenario = Arc::clone(&self.scenario);
         self.script.joining -= count;
         if let Some(autoscale) = &scenario.autoscale {
             let group = self.group_of(&autoscale.group);

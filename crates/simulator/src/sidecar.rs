@@ -52,6 +52,11 @@ impl Sidecar {
         }
     }
 
+    /// The production service that picks.
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
+    }
+
     /// What discovery says.
     pub(crate) fn apply_endpoints(&mut self, set: &EndpointSetConfig) {
         #[cfg(test)]

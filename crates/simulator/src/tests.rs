@@ -1,5 +1,7 @@
 //! The simulator against queueing theory, against itself, and against what it must hide.
 
+use std::sync::Arc;
+
 use attnroute_dataplane::config::BalancerConfig;
 use attnroute_dataplane::rng::Rng;
 use serde_json::{json, Value};
@@ -8,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::scenario::Scenario;
 use crate::sidecar::{number_of, Seen, Sidecar};
 use crate::world::{Pickers, World};
-use crate::{simulate, Balancer};
+use crate::{simulate as play, Balancer, Simulation};
 
 /// One sidecar, one endpoint of one worker, no network; `changes` are laid over it.
 fn scenario(changes: &Value) -> Scenario {
@@ -26,6 +28,10 @@ fn scenario(changes: &Value) -> Scenario {
         base[key] = value.clone();
     }
     Scenario::parse(base.to_string().as_bytes()).expect("a valid scenario")
+}
+
+fn simulate(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Outcome {
+    play(Arc::new(scenario.clone()), balancer, seed)
 }
 
 fn balancer(json: &Value) -> Balancer {
@@ -258,6 +264,28 @@ fn one_seed_is_one_result() {
 }
 
 #[test]
+fn steps_change_nothing() {
+    let scenario = Arc::new(busy_world());
+    for config in [
+        json!({"type": "prequal", "probe_source": "endpoints"}),
+        json!({"type": "oracle"}),
+    ] {
+        let balancer = balancer(&config);
+        let whole = text(&simulate(&scenario, &balancer, 7));
+        // Ends of steps that meet events, and steps in which nothing comes.
+        for step_ns in [100_000_000, 333_333_333, 40_000_000_000] {
+            let mut run = Simulation::new(Arc::clone(&scenario), &balancer, 7);
+            let mut until_ns = step_ns;
+            while run.run_until(until_ns) {
+                assert_eq!(run.now_ns(), until_ns);
+                until_ns += step_ns;
+            }
+            assert_eq!(text(&run.finish()), whole, "{step_ns}");
+        }
+    }
+}
+
+#[test]
 fn every_balancer_meets_the_same_calls() {
     let scenario = busy_world();
     let runs = [
@@ -383,7 +411,7 @@ fn a_restart_loses_what_was_in_it_and_comes_back() {
 
 /// What every sidecar of a run was told and did.
 fn observed(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Vec<Vec<Seen>> {
-    let mut world = World::new(scenario, balancer.config.as_ref(), seed);
+    let mut world = World::new(Arc::new(scenario.clone()), balancer.config.as_ref(), seed);
     let Pickers::Sidecars(sidecars) = &mut world.pickers else {
         return Vec::new();
     };
@@ -391,7 +419,7 @@ fn observed(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Vec<Vec<Seen
     for sidecar in sidecars.iter_mut() {
         sidecar.log = Some(vec![Seen::Set(sidecar.current_set())]);
     }
-    world.advance();
+    world.advance(u64::MAX);
     let Pickers::Sidecars(sidecars) = world.pickers else {
         return Vec::new();
     };
@@ -493,7 +521,7 @@ fn picks_depend_on_no_truth_that_a_sidecar_cannot_see() {
             let oracle = Balancer::parse(br#"{"type": "oracle"}"#).expect("valid");
             let picks = |scenario| simulate(scenario, &oracle, 5).picks;
             assert_ne!(picks(&recorded_in), picks(&other), "{truth}");
-            let world = World::new(&other, balancer.config.as_ref(), 5);
+            let world = World::new(Arc::new(other), balancer.config.as_ref(), 5);
             let Pickers::Sidecars(mut sidecars) = world.pickers else {
                 panic!("sidecars pick");
             };
@@ -518,7 +546,7 @@ fn a_replay_notices_a_changed_observation() {
         .position(|seen| matches!(seen, Seen::Answer(..)))
         .expect("an answer");
     log.remove(first);
-    let mut world = World::new(&scenario, balancer.config.as_ref(), 5);
+    let mut world = World::new(Arc::new(scenario), balancer.config.as_ref(), 5);
     let Pickers::Sidecars(sidecars) = &mut world.pickers else {
         panic!("sidecars pick");
     };

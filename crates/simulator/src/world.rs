@@ -4,6 +4,8 @@
 //! [`Sidecar`]. The two meet in a few calls of its methods, and only times, statuses and reports
 //! that a real sidecar would have cross over.
 
+use std::sync::Arc;
+
 use attnroute_dataplane::attempt::{Attempt, Probe, RequestInfo};
 use attnroute_dataplane::config::ServiceConfig;
 use attnroute_dataplane::endpoint::Outcome as Answer;
@@ -154,14 +156,16 @@ pub(crate) enum Pickers {
 
 /// A run in progress.
 #[derive(Debug)]
-pub(crate) struct World<'a> {
-    pub(crate) scenario: &'a Scenario,
+pub(crate) struct World {
+    pub(crate) scenario: Arc<Scenario>,
     pub(crate) seed: u64,
     pub(crate) now_ns: u64,
     pub(crate) end_ns: u64,
     warmup_ns: u64,
     pub(crate) agenda: Agenda<Event>,
     arrivals: Arrivals,
+    /// The next call.
+    pending: Option<Arrival>,
     pub(crate) pickers: Pickers,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) zones: Vec<String>,
@@ -183,12 +187,12 @@ pub(crate) struct World<'a> {
     pub(crate) recorder: Recorder,
 }
 
-impl<'a> World<'a> {
+impl World {
     /// `config` is the service of every sidecar; None: the oracle picks.
-    pub(crate) fn new(scenario: &'a Scenario, config: Option<&ServiceConfig>, seed: u64) -> Self {
-        let zones = zones_of(scenario);
+    pub(crate) fn new(scenario: Arc<Scenario>, config: Option<&ServiceConfig>, seed: u64) -> Self {
+        let zones = zones_of(&scenario);
         let mut agenda = Agenda::new();
-        let delays = delays_of(scenario, &zones, &mut agenda);
+        let delays = delays_of(&scenario, &zones, &mut agenda);
         let deadline_ns = (scenario.deadline_ms * NS_PER_MS) as u64;
         let deadline = (deadline_ns > 0).then(|| agenda.delay(deadline_ns));
         let count = scenario.sidecars.count;
@@ -203,14 +207,15 @@ impl<'a> World<'a> {
             ),
             None => Pickers::Oracle(Rng::stream(seed, streams::ORACLE)),
         };
+        let mut arrivals = Arrivals::new(&scenario, Rng::stream(seed, streams::ARRIVALS));
         let mut world = Self {
-            scenario,
             seed,
             now_ns: 0,
             end_ns: (scenario.warmup_ms + scenario.duration_ms) * 1_000_000,
             warmup_ns: scenario.warmup_ms * 1_000_000,
             agenda,
-            arrivals: Arrivals::new(scenario, Rng::stream(seed, streams::ARRIVALS)),
+            pending: arrivals.next(),
+            arrivals,
             pickers,
             endpoints: Vec::new(),
             sidecar_zones: (0..count)
@@ -229,39 +234,44 @@ impl<'a> World<'a> {
             flights: Vec::new(),
             free_flights: Vec::new(),
             faults: Rng::stream(seed, streams::FAULTS),
-            script: Script::new(scenario, seed),
+            script: Script::new(&scenario, seed),
             recorder: Recorder::new(),
+            scenario,
         };
         world.begin_script();
         world
     }
 
-    /// Runs to the end.
-    pub(crate) fn run(mut self, balancer: String) -> Outcome {
-        self.advance();
+    /// What came of it.
+    pub(crate) fn outcome(self, balancer: String) -> Outcome {
         self.recorder.outcome(
-            self.scenario,
+            &self.scenario,
             (balancer, self.seed),
             &self.endpoints,
             self.open_measured,
         )
     }
 
-    pub(crate) fn advance(&mut self) {
-        let mut pending = self.arrivals.next();
-        while pending.is_some() || self.open > 0 {
-            let limit_ns = pending.map_or(self.end_ns + DRAIN_NS, |arrival| arrival.at_ns);
-            if let Some((now_ns, event)) = self.agenda.next_before(limit_ns) {
+    /// Plays all that comes before `until_ns`; false if nothing is left to come.
+    pub(crate) fn advance(&mut self, until_ns: u64) -> bool {
+        while self.pending.is_some() || self.open > 0 {
+            let arrives_ns = self.pending.map(|arrival| arrival.at_ns);
+            let limit_ns = arrives_ns.unwrap_or(self.end_ns + DRAIN_NS);
+            if let Some((now_ns, event)) = self.agenda.next_before(limit_ns.min(until_ns)) {
                 self.now_ns = now_ns;
                 self.handle(event);
-            } else if let Some(arrival) = pending.take() {
+            } else if limit_ns >= until_ns {
+                self.now_ns = self.now_ns.max(until_ns);
+                return true;
+            } else if let Some(arrival) = self.pending.take() {
                 self.now_ns = arrival.at_ns;
-                pending = self.arrivals.next();
+                self.pending = self.arrivals.next();
                 self.arrive(&arrival);
             } else {
                 break;
             }
         }
+        false
     }
 
     fn handle(&mut self, event: Event) {
@@ -355,7 +365,7 @@ impl<'a> World<'a> {
         let row = &self.affinity[(arrival.class / self.sizes) as usize];
         let class_ns = self.arrivals.class_work_ns[arrival.class as usize];
         let shift = self.shift;
-        let (scenario, endpoints) = (self.scenario, &self.endpoints);
+        let (scenario, endpoints) = (&self.scenario, &self.endpoints);
         let costs = |healthy: bool| {
             (0..).zip(endpoints).filter_map(move |(number, endpoint)| {
                 let well = endpoint.faults.is_empty() && !endpoint.down && endpoint.rate() > 0.0;
