@@ -26,6 +26,8 @@ ROWS = {
     "logs": 0,
     "policy.schema": 1,
     "features.schema": 1,
+    "features.table": 1,
+    "features.window": 1,
     "dataplane": 1,
     "_proto": 1,
     "process": 2,

@@ -30,8 +30,8 @@ def service_window(
     classes = tuple(dict.fromkeys(request_class for request_class, _ in cells))
     endpoints = tuple(dict.fromkeys([*(endpoint for _, endpoint in cells), *extra_endpoints]))
     rtts = np.array([(rtt_s or {}).get(endpoint, math.nan) for endpoint in endpoints])
-    calls = np.array([sums[0] for sums in cells.values()])
-    service_s = np.array([sums[1] for sums in cells.values()])
+    calls = np.array([sums[0] for sums in cells.values()], dtype=float)
+    service_s = np.array([sums[1] for sums in cells.values()], dtype=float)
     at = np.array([endpoints.index(endpoint) for _, endpoint in cells], dtype=np.intp)
     zero, none = np.zeros(len(endpoints)), np.zeros(len(cells))
     ended = zero.copy()
@@ -54,7 +54,7 @@ def service_window(
             request_class=np.array([classes.index(one) for one, _ in cells], dtype=np.intp),
             endpoint=at,
             calls=calls,
-            latency_s=service_s + calls * np.nan_to_num(rtts)[at],
+            latency_s=service_s + calls * np.where(np.isfinite(rtts), rtts, 0.0)[at],
             service_samples=none,
             service_s=none,
             estimated_s=service_s,

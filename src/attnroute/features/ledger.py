@@ -30,6 +30,9 @@ restarted. `newer`: several say so, and the one that has not heard yet names the
 `never`: what belongs to another incarnation than the known one is left out, as with a window of
 before."""
 
+CELLS_MAX = 1 << 20
+"""Classes times endpoints; beyond it names go that have sums but are not in use: 50 MB in all."""
+
 STALE_S = 10.0
 """An incarnation that nobody has named for so long gives way to an older one, too: an endpoint's
 clock may have been set back."""
@@ -128,12 +131,14 @@ class Ledger:
     def prune(
         self, keep_classes: Collection[str], keep_endpoints: Collection[str]
     ) -> tuple[Index, Index] | None:
-        """Drops names whose sums have decayed to nothing, but for those to keep.
+        """Drops names whose sums have decayed to nothing, and beyond CELLS_MAX all, but for those
+        to keep.
 
         Returns the old places of the classes and of the endpoints that stay, in their new order;
         None if all stay.
         """
         self._fit()
+        crowded = len(self.classes) * len(self.endpoints) > CELLS_MAX
         row_use = np.zeros(len(self.classes))
         column_use = np.zeros(len(self.endpoints))
         for sums in self._layers.values():
@@ -142,12 +147,12 @@ class Ledger:
         rows = [
             row
             for row, name in enumerate(self.classes)
-            if row_use[row] > _FLOOR or name in keep_classes
+            if (row_use[row] > _FLOOR and not crowded) or name in keep_classes
         ]
         columns = [
             column
             for column, name in enumerate(self.endpoints)
-            if column_use[column] > _FLOOR or name in keep_endpoints
+            if (column_use[column] > _FLOOR and not crowded) or name in keep_endpoints
         ]
         if len(rows) == len(self.classes) and len(columns) == len(self.endpoints):
             return None

@@ -145,6 +145,8 @@ def table_probabilities(rtt_s: Array, table_cost_s: Array, usable: npt.NDArray[n
 
     rtt_s: [E]; usable: [E]. Where none is usable, over all.
     """
+    if table_cost_s.size == 0:
+        return np.zeros_like(table_cost_s)
     mask = usable if usable.any() else np.ones_like(usable)
     times_s = np.maximum(rtt_s + table_cost_s, 1e-9)
     # (rtt + S0)^-1.5, over the row's least time so that no row sinks to 0.

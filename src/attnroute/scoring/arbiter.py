@@ -1,0 +1,180 @@
+"""Several scorers, one answer: each by its own gate times its confidence, the table the rest.
+
+a_j = w_j c_j/max(1, sum_j w_j c_j), a_0 = 1 - sum a_j, S = exp(sum_j a_j ln S_j). A scorer that
+says something else than the table by more than a factor of 4 on more than a fifth of the traffic is
+in conflict: counted, and its weight capped until its gate has been positive for five steps. One
+that raises, or returns what has the wrong shape, has no say until it is asked again; after three
+times in a row it is benched for a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from attnroute.logs import fields
+from attnroute.scoring.base import Scored, Scorer, ScoringInput
+from attnroute.scoring.guardrail import (
+    Gate,
+    GateParameters,
+    blend_costs,
+    blend_probabilities,
+    repaired_costs,
+    repaired_probabilities,
+    table_probabilities,
+)
+
+__all__ = ["TABLE_SPREAD", "Arbiter", "Blended", "Seat"]
+
+logger = logging.getLogger(__name__)
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+TABLE_SPREAD = float(np.exp(-0.5))
+"""Spread while no scorer knows better: where the network starts, too."""
+
+CONFLICT_FACTOR = 4.0
+CONFLICT_TRAFFIC = 0.2
+CONFLICT_WEIGHT_MAX = 0.2
+CONFLICT_STEPS = 5
+FAULTS_MAX = 3
+BENCH_S = 60.0
+
+
+@dataclass
+class Seat:
+    """One scorer and how far it is trusted."""
+
+    scorer: Scorer
+    gate: Gate
+    conflicts: int = 0
+    faults: int = 0
+    """Ever."""
+    repaired: int = 0
+    """Values replaced by the table's, ever."""
+    in_conflict: bool = False
+    benched_until_s: float = -np.inf
+    _faults_in_a_row: int = 0
+    _good_steps: int = 0
+    _raw_s: Array | None = field(default=None, repr=False)
+
+    @property
+    def weight(self) -> float:
+        """w in force."""
+        weight = self.gate.weight
+        return min(weight, CONFLICT_WEIGHT_MAX) if self.in_conflict else weight
+
+    def judge(self, calls: Array, x_s: Array, table_cost_s: Array, at: tuple[Index, Index]) -> None:
+        """Takes a window before it is learned from; at: where its cells stood in what was scored
+        last."""
+        if self._raw_s is None:
+            return
+        step = self.gate.observe(calls, x_s, table_cost_s, self._raw_s[at])
+        if step is not None:
+            self._good_steps = self._good_steps + 1 if self.gate.gd > 0 else 0
+            if self._good_steps >= CONFLICT_STEPS:
+                self.in_conflict = False
+
+    def ask(self, given: ScoringInput, now_s: float) -> Scored | None:
+        """What the scorer says now; None if it says nothing that can be used."""
+        self._raw_s = None
+        if now_s < self.benched_until_s:
+            return None
+        try:
+            scored = self.scorer.score(given)
+            _check_shapes(scored, given.table_cost_s.shape)
+        except Exception:
+            logger.exception("a scorer failed", extra=fields(scorer=self.scorer.info.name))
+            self.faults += 1
+            self._faults_in_a_row += 1
+            if self._faults_in_a_row >= FAULTS_MAX:
+                self.benched_until_s = now_s + BENCH_S
+                self._faults_in_a_row = 0
+            return None
+        self._faults_in_a_row = 0
+        self._raw_s = np.asarray(scored.cost_s, dtype=np.float64)
+        return scored
+
+    def compare(self, cost_s: Array, table_cost_s: Array, traffic: Array) -> None:
+        """Whether it contradicts the table. traffic: [C, E], calls."""
+        total = traffic.sum()
+        far = np.abs(np.log(cost_s / table_cost_s)) > np.log(CONFLICT_FACTOR)
+        if total > 0 and float(traffic[far].sum()) > CONFLICT_TRAFFIC * float(total):
+            self.conflicts += 1
+            self.in_conflict = True
+            self._good_steps = 0
+
+
+def _check_shapes(scored: Scored, shape: tuple[int, ...]) -> None:
+    for name in ("cost_s", "probability", "spread", "confidence"):
+        found = np.shape(getattr(scored, name))
+        if found != shape:
+            raise ValueError(f"`{name}` has shape `{found}`, expected `{shape}`")
+
+
+@dataclass(frozen=True)
+class Blended:
+    """What is served, [C, E] each; model: the scorers with a say, empty for the table alone."""
+
+    cost_s: Array
+    probability: Array
+    spread: Array
+    model: str
+
+
+class Arbiter:
+    """The scorers of one service, each with a gate of its own."""
+
+    def __init__(
+        self, scorers: Sequence[Scorer] = (), parameters: GateParameters | None = None
+    ) -> None:
+        self.seats = [
+            Seat(scorer, Gate(parameters=parameters or GateParameters())) for scorer in scorers
+        ]
+
+    def judge(self, calls: Array, x_s: Array, table_cost_s: Array, at: tuple[Index, Index]) -> None:
+        """Gates every scorer on a window: calls, x_s, table_cost_s (S0 in force when it began),
+        [n]; at: places of its cells in what was scored last."""
+        for seat in self.seats:
+            seat.judge(calls, x_s, table_cost_s, at)
+
+    def blend(self, given: ScoringInput, now_s: float) -> Blended:
+        """Asks every scorer and blends what they say by weight and confidence."""
+        table_s = given.table_cost_s
+        table_p = table_probabilities(given.rtt_s, table_s, given.usable)
+        costs, probabilities, spreads, says, names = [], [], [], [], []
+        for seat in self.seats:
+            scored = seat.ask(given, now_s)
+            if scored is None:
+                continue
+            cost_s, bad_costs = repaired_costs(scored.cost_s, table_s)
+            probability, bad_rows = repaired_probabilities(scored.probability, table_p)
+            seat.repaired += bad_costs + bad_rows
+            seat.compare(cost_s, table_s, given.calls)
+            confidence = np.nan_to_num(scored.confidence, nan=0.0, posinf=0.0, neginf=0.0)
+            costs.append(cost_s)
+            probabilities.append(probability)
+            spread = np.where(
+                np.isfinite(scored.spread) & (scored.spread > 0), scored.spread, TABLE_SPREAD
+            )
+            spreads.append(spread)
+            says.append(seat.weight * np.clip(confidence, 0.0, 1.0))
+            if seat.weight > 0:
+                info = seat.scorer.info
+                names.append(f"{info.name}-{info.version}")
+        total = sum(says, np.zeros_like(table_s))
+        shares = [say / np.maximum(1.0, total) for say in says]
+        spread = np.full_like(table_s, TABLE_SPREAD)
+        for part, share in zip(spreads, shares, strict=True):
+            spread = spread + share * (part - TABLE_SPREAD)
+        return Blended(
+            blend_costs(table_s, costs, shares) if costs else table_s,
+            blend_probabilities(table_p, probabilities, shares) if costs else table_p,
+            spread,
+            "+".join(names),
+        )
