@@ -182,10 +182,10 @@ def test_a_contradiction_on_little_traffic_is_none() -> None:
     some = given()
     some.calls[0, 0] = 30  # of 180
     arbiter.blend(some, 0.0)
-    assert not arbiter.seats[0].in_conflict
+    assert [seat.in_conflict for seat in arbiter.seats] == [False]
     some.calls[0, 0] = 50  # of 200
     arbiter.blend(some, 0.0)
-    assert arbiter.seats[0].in_conflict
+    assert [seat.in_conflict for seat in arbiter.seats] == [True]
     none = Arbiter([Plugin(times(5.0))])
     none.blend(given(0.0), 0.0)
     assert not none.seats[0].in_conflict
