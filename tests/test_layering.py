@@ -93,6 +93,8 @@ SANS_IO = (
     "reason",
     "rng",
     "slow_start",
+    "cells",
+    "ledger",
     "score_table",
     "route",
     "class",

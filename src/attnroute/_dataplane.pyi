@@ -61,6 +61,16 @@ class DataPlane:
     def snapshot(self, service: str) -> tuple[int, bytes]:
         """(endpoint epoch, ENDPOINT_DTYPE rows in index order): live counters, read now."""
 
+    def classes(self, service: str) -> tuple[int, bytes]:
+        """(class epoch, JSON list by index of {"class": canonical string, "kind": the same without
+        the size, "kind_index", "size_bytes": geometric middle of its bucket or null}); index 0 is
+        `other`."""
+
+    def take_window(self, service: str) -> tuple[int, int, int, bytes, bytes]:
+        """(endpoint epoch, class epoch, ns since the last take, WINDOW_ENDPOINT_DTYPE rows in
+        index order, WINDOW_CELL_DTYPE rows of the cells that changed). For one taker: what was
+        taken is gone. Without cells where the policy asks for no request classes."""
+
     def reported(self, service: str, endpoint: str, report: bytes) -> bool:
         """Takes in a serialised `xds.data.orca.v3.OrcaLoadReport` that came out of band. False if
         no endpoint of the service has that address. What is no report is counted as malformed."""
@@ -95,10 +105,16 @@ class Picker:
     def set_failing(self, index: int, failing: bool) -> None:
         """What the pool reports when connects to an endpoint fail, or succeed again."""
     def pick(
-        self, now_ns: int, request_class: int = 0, key: int | None = None, path: str | None = None
+        self,
+        now_ns: int,
+        request_class: int | None = None,
+        key: int | None = None,
+        path: str | None = None,
+        message_bytes: int | None = None,
     ) -> tuple[int, str]:
-        """(endpoint index, reason), counted as in flight until `finished`. key: hash that
-        `ring_hash` and `maglev` go by, 0..2**64.
+        """(endpoint index, reason), counted as in flight until `finished`. request_class: index of
+        the class, else path and message_bytes find it. key: hash that `ring_hash` and `maglev` go
+        by, 0..2**64.
         Raises DataPlaneError if no endpoint can take a call."""
     def finished(
         self,
@@ -118,6 +134,10 @@ class Picker:
         """Endpoints that `prequal` with `probe_source: endpoints` wants probed after a pick."""
     def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
         """Takes in the answer of a probe."""
+    def classes(self) -> tuple[int, bytes]:
+        """As `DataPlane.classes`."""
+    def take_window(self, now_ns: int | None = None) -> tuple[int, int, int, bytes, bytes]:
+        """As `DataPlane.take_window`; now_ns: default the latest time that was named."""
     def snapshot(self) -> tuple[int, bytes]: ...
 
 def check_scenario(scenario: bytes) -> tuple[float, float]:

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use attnroute_dataplane::attempt::{Attempt, RequestInfo, Sample};
+use attnroute_dataplane::attempt::{Attempt, RequestClass, RequestInfo, Sample};
 use attnroute_dataplane::config::{BalancerConfig, EndpointSetConfig, ServiceConfig};
 use attnroute_dataplane::endpoint::Outcome;
 use attnroute_dataplane::grpc::Code;
@@ -42,7 +42,7 @@ fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
     let snapshot = service.snapshot();
     let begin = |now_ns, rng: &mut Rng| {
         let request = RequestInfo {
-            class: 0,
+            class: RequestClass::default(),
             key: Some(rng.next_u64()),
             rule: 0,
         };
@@ -98,7 +98,7 @@ fn picks(criterion: &mut Criterion) {
                 bencher.iter(|| {
                     now_ns += 1_000;
                     let request = RequestInfo {
-                        class: 0,
+                        class: RequestClass::default(),
                         key: Some(now_ns),
                         rule: 0,
                     };

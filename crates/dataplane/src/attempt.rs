@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, Outcome};
 use crate::grpc::Code;
+use crate::ledger::Expected;
 use crate::orca::LoadReport;
 use crate::reason::Reason;
 
@@ -16,11 +17,33 @@ use crate::reason::Reason;
 /// which fails fast attracts nothing.
 const FAILURE_PENALTY_NS: u64 = 1_000_000_000;
 
+/// Which request class a call has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestClass {
+    /// Its index; 0: it has none of its own.
+    pub index: u32,
+    /// Class epoch in which the index means it.
+    pub epoch: u32,
+    /// Names a class that is not admitted yet; 0: none.
+    pub unknown: u64,
+}
+
+impl From<u32> for RequestClass {
+    /// Whatever the index means when it is used.
+    fn from(index: u32) -> Self {
+        Self {
+            index,
+            epoch: u32::MAX,
+            unknown: 0,
+        }
+    }
+}
+
 /// What a pick may know of the call that it places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestInfo {
-    /// Index of its request class; 0 where there are none.
-    pub class: u32,
+    /// Its request class.
+    pub class: RequestClass,
     /// Hash of the header that a sticky route, `ring_hash` or `maglev` goes by; without one the
     /// call is not sticky, and those place it at random.
     pub key: Option<u64>,
@@ -115,6 +138,8 @@ pub struct Attempt {
     request: RequestInfo,
     started_ns: u64,
     in_flight: u32,
+    /// Where the endpoint's ledger has it as open.
+    expected: Option<Expected>,
     ended: bool,
     /// Of a streaming call: how long its first answer message took, once it came.
     answered_ns: Option<u64>,
@@ -126,8 +151,12 @@ impl Attempt {
         (index, reason): (u32, Reason),
         request: RequestInfo,
         started_ns: u64,
+        expected: Option<Expected>,
     ) -> Self {
         let in_flight = endpoint.live.begin();
+        if expected.is_some() {
+            endpoint.ledger.begin(started_ns);
+        }
         Self {
             endpoint,
             index,
@@ -135,6 +164,7 @@ impl Attempt {
             request,
             started_ns,
             in_flight,
+            expected,
             ended: false,
             answered_ns: None,
         }
@@ -177,6 +207,11 @@ impl Attempt {
         self.in_flight
     }
 
+    /// What was expected of it, once: whoever takes it enters its end in the endpoint's ledger.
+    pub(crate) fn take_expected(&mut self) -> Option<Expected> {
+        self.expected.take()
+    }
+
     /// Latency up to the first answer message, of a streaming call that has one.
     pub(crate) fn answered_ns(&self) -> Option<u64> {
         self.answered_ns
@@ -207,6 +242,9 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         // Released on drop, so that a call whose task ends in any way cannot leak it (RS-14).
         self.close(Outcome::Censored(Code::Cancelled), 0);
+        if self.expected.is_some() {
+            self.endpoint.ledger.leave(None);
+        }
     }
 }
 

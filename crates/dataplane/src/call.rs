@@ -13,7 +13,7 @@ use std::pin::{pin, Pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-use std::task::{ready, Context, Poll};
+use std::task::{ready, Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use tokio::time::{sleep_until, Instant, Sleep};
 
 use crate::access_log::Picks;
 use crate::attempt::{Attempt, RequestInfo, Sample, Tried};
+use crate::class::Traits;
 use crate::config::RouteConfig;
 use crate::deadline;
 use crate::decisions::Sight;
@@ -90,6 +91,39 @@ impl Future for Running {
     }
 }
 
+/// The body of a request.
+struct Body {
+    /// Taken from it already: the first DATA, if somebody looked at it.
+    first: Bytes,
+    rest: RecvStream,
+}
+
+impl Body {
+    fn new(rest: RecvStream) -> Self {
+        Self {
+            first: Bytes::new(),
+            rest,
+        }
+    }
+
+    /// Length of the first message, if its prefix is here. Waits for nothing.
+    fn message_bytes(&mut self) -> Option<u64> {
+        if self.first.is_empty() {
+            let mut cx = Context::from_waker(Waker::noop());
+            if let Poll::Ready(Some(Ok(first))) = self.rest.poll_data(&mut cx) {
+                self.first = first;
+            }
+        }
+        let [_, length @ ..] = *self.first.first_chunk::<5>()?;
+        Some(u32::from_be_bytes(length).into())
+    }
+
+    /// Whether nothing of it is left.
+    fn is_over(&self) -> bool {
+        self.first.is_empty() && self.rest.is_end_stream()
+    }
+}
+
 impl Call {
     /// Checks a call and fixes its deadline.
     pub(crate) fn prepare(
@@ -147,6 +181,8 @@ impl Call {
         body: RecvStream,
         mut respond: SendResponse<Bytes>,
     ) {
+        let mut body = Body::new(body);
+        self.classify(&head, &mut body);
         let attempt = match self.pick(self.received_ns) {
             Ok(attempt) => attempt,
             Err(fault) => {
@@ -181,11 +217,11 @@ impl Call {
         self,
         parties: (CallGuard, Attempt, Lease),
         mut head: Parts,
-        body: RecvStream,
+        body: Body,
         respond: SendResponse<Bytes>,
     ) {
-        let ends = body.is_end_stream();
-        let rest = (!ends).then_some((body, Bytes::new()));
+        let ends = body.is_over();
+        let rest = (!ends).then_some((body.rest, body.first));
         // Copied only if it may be needed again.
         let headers = if self.keeps() {
             head.headers.clone()
@@ -203,6 +239,25 @@ impl Call {
     /// Whether it is kept for another try.
     fn keeps(&self) -> bool {
         self.settings.limits.max_replay_bytes > 0
+    }
+
+    /// Finds the request class, where somebody learns by it.
+    fn classify(&mut self, head: &Parts, body: &mut Body) {
+        let Some(tracking) = &self.settings.tracking else {
+            return;
+        };
+        let sizes = tracking.classifier.reads_sizes();
+        let traits = Traits {
+            path: head.uri.path(),
+            message_bytes: if sizes { body.message_bytes() } else { None },
+            headers: &head.headers,
+            timeout: self.timeout,
+        };
+        let (class, folded) = self.service.classify(&self.service.snapshot(), &traits);
+        self.request.class = class;
+        if folded {
+            self.thread.shared.stats.hit(Limit::RequestClasses);
+        }
     }
 
     /// Tells the log, if the call is in it, whom it was given to.

@@ -7,6 +7,7 @@
 
 mod balancer;
 mod health;
+mod request_class;
 mod rules;
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 pub use balancer::*;
 pub use health::*;
+pub use request_class::*;
 pub use rules::*;
 
 use crate::address::Address;
@@ -202,6 +204,13 @@ pub struct ServiceConfig {
     /// Sidecars that call the service, this one included, while nobody tells; 1..=1000000.
     #[serde(default = "assumed_sidecars")]
     pub sidecars: u32,
+    /// How its calls are told apart, and that they are counted by class and endpoint; without it,
+    /// only for a balancer that goes by it.
+    #[serde(default)]
+    pub request_class: Option<RequestClassConfig>,
+    /// Calls that each endpoint works on at a time, where the operator knows, 1..=1000000.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
     /// How load reports are read.
     #[serde(default)]
     pub load_reports: LoadReportsConfig,
@@ -515,6 +524,13 @@ impl ServiceConfig {
         })?;
         check((0.0..=1.0).contains(&self.panic_threshold), at, || {
             "panic_threshold must be 0 to 1".into()
+        })?;
+        if let Some(request_class) = &self.request_class {
+            request_class.validate(&format!("{at}.request_class"))?;
+        }
+        let concurrency = self.concurrency.unwrap_or(1);
+        check((1..=1_000_000).contains(&concurrency), at, || {
+            "concurrency must be 1 to 1000000".into()
         })?;
         if let Some(outlier) = &self.outlier_detection {
             outlier.validate(&format!("{at}.outlier_detection"))?;

@@ -118,7 +118,7 @@ impl Decisions {
             picked_ns: attempt.started_ns(),
             service: Arc::clone(service),
             uri: uri.clone(),
-            class: request.class,
+            class: request.class.index,
             key: request.key,
             chosen: Arc::clone(attempt.endpoint()),
             reason: attempt.reason().name(),

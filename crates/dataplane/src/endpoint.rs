@@ -17,6 +17,7 @@ use crate::config::Override;
 use crate::grpc::Code;
 use crate::hash::hash;
 use crate::health;
+use crate::ledger::Ledger;
 use crate::orca::Incarnation;
 use crate::outlier::Record;
 use crate::slow_start::FirstReady;
@@ -36,6 +37,8 @@ pub struct Endpoint {
     pub live: Live,
     /// What balancers learned.
     pub state: State,
+    /// What its calls say of it, where somebody learns from them.
+    pub ledger: Ledger,
     /// When it could be picked first, for slow start.
     pub first_ready: FirstReady,
     /// Whether its calls show that it is ill.
@@ -68,6 +71,8 @@ pub struct Live {
     pub ended: [AtomicU64; Code::COUNT],
     /// Open connections over all data threads.
     pub connections: AtomicU32,
+    /// Shortest round trip of pings of late; 0: none came back.
+    pub rtt_ns: AtomicU64,
     /// Connects that failed.
     pub connect_failures: AtomicU64,
     /// The last connect failed, and none succeeded since.
@@ -140,6 +145,7 @@ impl Endpoint {
                 ..Live::default()
             },
             state: State::default(),
+            ledger: Ledger::default(),
             first_ready: FirstReady::default(),
             outlier: Record::default(),
             health: health::Record::default(),

@@ -4,7 +4,7 @@
 //! update with the time of another; both were true a moment ago, and a pick needs no more. Writers
 //! exclude each other, so that no sample is lost.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -21,6 +21,29 @@ impl AtomicF64 {
 
     /// Replaces it.
     pub fn store(&self, value: f64) {
+        self.0.store(value.to_bits(), Relaxed);
+    }
+}
+
+/// An f32 that threads share.
+#[derive(Debug, Default)]
+pub struct AtomicF32(AtomicU32);
+
+impl AtomicF32 {
+    /// With a value to begin with.
+    #[must_use]
+    pub const fn new(value: f32) -> Self {
+        Self(AtomicU32::new(value.to_bits()))
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn load(&self) -> f32 {
+        f32::from_bits(self.0.load(Relaxed))
+    }
+
+    /// Replaces it.
+    pub fn store(&self, value: f32) {
         self.0.store(value.to_bits(), Relaxed);
     }
 }

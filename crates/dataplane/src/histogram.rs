@@ -110,7 +110,7 @@ impl HistogramSnapshot {
 /// Latencies of one bit width span a factor below 2, and three bounds in a row span 2.56, so at
 /// most two bounds lie among them: a table and two comparisons find the bucket without a branch
 /// to mispredict.
-fn bucket(latency_ns: u64) -> usize {
+pub(crate) fn bucket(latency_ns: u64) -> usize {
     let width = (u64::BITS - latency_ns.leading_zeros()) as usize;
     let first = usize::from(FIRST[width]);
     let above =

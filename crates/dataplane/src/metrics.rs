@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::class::Newcomers;
 use crate::constraints::Void;
 use crate::endpoint::Endpoint;
 use crate::grpc::Code;
@@ -224,6 +225,7 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         }
     }
     voids(page, &services);
+    classes(page, &services);
 }
 
 fn voids(page: &mut Page, services: &[NamedService]) {
@@ -237,6 +239,39 @@ fn voids(page: &mut Page, services: &[NamedService]) {
         for (void, count) in Void::ALL.iter().zip(&service.stats.voids) {
             let labels = [("service", name.as_str()), ("rule", void.name())];
             page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+}
+
+fn classes(page: &mut Page, services: &[NamedService]) {
+    let family = "attnroute_request_classes";
+    page.family(
+        family,
+        "gauge",
+        "Request classes by which calls are told apart, the one of all others included",
+    );
+    for (name, service) in services {
+        let count = service.classes().entries().len();
+        page.sample(family, &[("service", name)], count);
+    }
+    type Read = fn(&Newcomers) -> &AtomicU64;
+    let families: [(&str, &str, Read); 2] = [
+        (
+            "attnroute_request_class_folded_total",
+            "Calls that share the class of all others for lack of room",
+            |newcomers| &newcomers.folded,
+        ),
+        (
+            "attnroute_request_class_evictions_total",
+            "Request classes that made room for others",
+            |newcomers| &newcomers.evicted,
+        ),
+    ];
+    for (family, help, read) in families {
+        page.family(family, "counter", help);
+        for (name, service) in services {
+            let count = read(service.newcomers()).load(Relaxed);
+            page.sample(family, &[("service", name)], count);
         }
     }
 }

@@ -311,6 +311,12 @@ fn believable(value: f64, most: f64) -> Option<f64> {
 pub struct Incarnation(AtomicF64);
 
 impl Incarnation {
+    /// Unix time of its start; 0 unknown.
+    #[must_use]
+    pub fn started_s(&self) -> f64 {
+        self.0.load()
+    }
+
     /// Whether the report is that of another incarnation than the one before; it is then known.
     pub fn is_new(&self, report: &LoadReport) -> bool {
         let Some(started_s) = report.started_s.filter(|started_s| *started_s > 0.0) else {

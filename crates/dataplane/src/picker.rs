@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
+use http::HeaderMap;
+
+use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample};
+use crate::class::Traits;
 use crate::config::{EndpointSetConfig, ServiceConfig};
 use crate::endpoint::Endpoint;
 use crate::error::{ConfigError, Error};
@@ -57,6 +60,12 @@ impl Picker {
         Ok(())
     }
 
+    /// Does what is due, such as the end of an ejection.
+    pub fn maintain(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.service.maintain(now_ns);
+    }
+
     /// The rule set of a path, for [`RequestInfo::rule`].
     #[must_use]
     pub fn rule_of(&self, path: &str) -> u32 {
@@ -65,13 +74,25 @@ impl Picker {
         route.map_or(0, |route| route.rule)
     }
 
+    /// The class of a call without headers.
+    #[must_use]
+    pub fn classify(&self, path: &str, message_bytes: Option<u64>) -> RequestClass {
+        let traits = Traits {
+            path,
+            message_bytes,
+            headers: &HeaderMap::new(),
+            timeout: None,
+        };
+        let snapshot = self.service.snapshot();
+        self.service.classify(&snapshot, &traits).0
+    }
+
     /// Picks, and counts the attempt as in flight until [`Picker::finished`].
     ///
     /// # Errors
     /// No endpoint can take a call.
     pub fn pick(&mut self, now_ns: u64, request: RequestInfo) -> Result<(u32, Reason), Refusal> {
-        self.now_ns = self.now_ns.max(now_ns);
-        self.service.maintain(now_ns);
+        self.maintain(now_ns);
         let snapshot = self.service.snapshot();
         let attempt = self
             .service

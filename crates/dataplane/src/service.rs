@@ -4,6 +4,8 @@
 //! behind one atomic load. Writers (policy, discovery, the pool that finds an endpoint dead) build
 //! the next snapshot under a mutex, off the path of calls, and swap it in.
 
+mod learning;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -14,8 +16,9 @@ use http::header::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 
 use crate::address::Address;
-pub use crate::attempt::{Attempt, Probe, RequestInfo, Sample, Tried};
+pub use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample, Tried};
 use crate::balancer::{Balancer, View};
+use crate::class::{ClassSet, Interner, Newcomers};
 use crate::config::{
     ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig, ServiceConfig,
     ServiceLimits,
@@ -34,6 +37,7 @@ use crate::route::Routes;
 use crate::slow_start::SlowStart;
 use crate::stats::RetryReason;
 use crate::streaming::StreamingMethods;
+pub use learning::Tracking;
 
 /// Ids are unique over all services, because pools know endpoints by nothing else. An identity, no
 /// state: nothing reads it back, and no pick depends on it.
@@ -59,6 +63,8 @@ pub struct Snapshot {
     pub balancer: Balancer,
     /// What the rules of routes leave of it, by `RequestInfo::rule`; empty where there are none.
     rules: Box<[Ruled]>,
+    /// Request classes, as indices.
+    pub classes: Arc<ClassSet>,
     /// Settings of the service that calls need.
     pub settings: Arc<Settings>,
     /// Sidecars that call the service, this one included.
@@ -93,6 +99,8 @@ pub struct Settings {
     pub strip_load_reports: bool,
     /// Request header that calls are placed by.
     hash_header: Option<HeaderName>,
+    /// How calls are told apart, where somebody learns from them.
+    pub tracking: Option<Tracking>,
 }
 
 /// Why no endpoint was chosen.
@@ -150,6 +158,8 @@ pub struct Service {
     pub stats: ServiceStats,
     /// Methods whose calls are streams.
     pub streaming: StreamingMethods,
+    /// Calls whose request class is not admitted yet.
+    newcomers: Newcomers,
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
@@ -166,6 +176,9 @@ struct Writer {
     judged_ns: Option<u64>,
     /// Attempts in flight, over all endpoints.
     in_flight: Arc<AtomicU32>,
+    interner: Interner,
+    /// When the last window was taken.
+    window_ns: u64,
     /// Endpoints that left the set while something still held them.
     leaving: Vec<Weak<Endpoint>>,
 }
@@ -175,6 +188,7 @@ impl Service {
     #[must_use]
     pub fn new(config: ServiceConfig, seed: u64) -> Self {
         let mut rng = Rng::stream(seed, fnv1a(config.name.as_bytes()));
+        let interner = Interner::new();
         let snapshot = Snapshot {
             epoch: 0,
             balancer: Balancer::new(&config.balancer, View::new(&[], &[]), None, &mut rng),
@@ -184,6 +198,7 @@ impl Service {
             panic: false,
             pinned: false,
             reachable: true,
+            classes: Arc::clone(interner.set()),
             settings: Arc::new(Settings::new(&config)),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
@@ -192,6 +207,7 @@ impl Service {
             name: config.name.clone(),
             stats: ServiceStats::default(),
             streaming: StreamingMethods::default(),
+            newcomers: Newcomers::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
@@ -200,6 +216,8 @@ impl Service {
                 sidecars: None,
                 judged_ns: None,
                 in_flight: Arc::default(),
+                interner,
+                window_ns: 0,
                 leaving: Vec::new(),
             }),
         }
@@ -350,6 +368,7 @@ impl Service {
             reachable,
         } = Candidates::of(&members, settings.panic_threshold);
         let (usable, pinned) = restrict_to_pinned(&members, usable);
+        let classes = self.next_classes(writer, settings.tracking.as_ref(), &members);
         let previous = self.snapshot.load();
         let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
         let Writer { config, rng, .. } = writer;
@@ -370,15 +389,17 @@ impl Service {
             reachable,
             balancer,
             rules,
+            classes,
             sidecars,
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
         }));
     }
 
-    /// Ends ejections whose time is over, and judges the interval that has ended. Cheap while
-    /// neither is due; to be called a few times a second.
+    /// Ends ejections whose time is over, judges the interval that has ended, and admits request
+    /// classes. Cheap while none of it is due; to be called a few times a second.
     pub fn maintain(&self, now_ns: u64) {
+        self.admit();
         if now_ns < self.due_ns.load(Relaxed) {
             return;
         }
@@ -576,7 +597,8 @@ impl Service {
     ) -> Result<Attempt, Refusal> {
         let chosen = self.choose_another(snapshot, now_ns, request, tried, rng)?;
         let endpoint = Arc::clone(&snapshot.members[chosen.0 as usize].endpoint);
-        Ok(Attempt::begin(endpoint, chosen, request, now_ns))
+        let expected = snapshot.expected(now_ns, &endpoint);
+        Ok(Attempt::begin(endpoint, chosen, request, now_ns, expected))
     }
 
     /// Counts an attempt out and tells the balancer in force what became of it. One that is
@@ -595,6 +617,7 @@ impl Service {
             }
         }
         if answered_ns.is_none() {
+            self.enter(&snapshot, &mut attempt, now_ns, sample);
             let view = snapshot.view();
             snapshot.balancer.ended(view, &attempt, now_ns, sample);
         }
@@ -618,6 +641,7 @@ impl Service {
             Outcome::Censored(Code::Ok)
         };
         let (snapshot, sample) = (self.snapshot(), Sample::new(outcome, latency_ns));
+        self.enter(&snapshot, attempt, now_ns, &sample);
         let view = snapshot.view();
         snapshot.balancer.ended(view, attempt, now_ns, &sample);
     }
@@ -654,10 +678,12 @@ impl Service {
     pub fn reported(&self, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
         if endpoint.incarnation.is_new(report) {
             endpoint.state.restarted();
+            endpoint.ledger.restarted();
             endpoint.first_ready.clear();
             endpoint.first_ready.stamp(now_ns);
         }
         let snapshot = self.snapshot();
+        self.enter_report(&snapshot, endpoint, now_ns, report);
         snapshot
             .balancer
             .reported(snapshot.view(), endpoint, now_ns, report);
@@ -810,6 +836,7 @@ impl Settings {
             ),
             strip_load_reports: config.strip_load_reports,
             hash_header: config.balancer.hash_header(),
+            tracking: Tracking::new(config),
         }
     }
 
@@ -823,7 +850,7 @@ impl Settings {
             .or(self.hash_header.as_ref());
         let value = name.and_then(|name| headers.get(name));
         RequestInfo {
-            class: 0,
+            class: RequestClass::default(),
             key: value.map(|value| hash(value.as_bytes())),
             rule,
         }

@@ -26,11 +26,13 @@ pub enum Limit {
     HealthChecks,
     /// `limits.max_replay_bytes` of a service, where it cost a call its other try.
     ReplayBytes,
+    /// `request_class.max_classes` of a service.
+    RequestClasses,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -40,6 +42,7 @@ impl Limit {
         Self::Pending,
         Self::HealthChecks,
         Self::ReplayBytes,
+        Self::RequestClasses,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -55,6 +58,7 @@ impl Limit {
             Self::Pending => "max_pending",
             Self::HealthChecks => "max_checks",
             Self::ReplayBytes => "max_replay_bytes",
+            Self::RequestClasses => "max_classes",
         }
     }
 }

@@ -39,6 +39,12 @@ impl Method {
         let step = |hash: u64, word: &[u8; 8]| mix(hash ^ u64::from_le_bytes(*word));
         Self(step(words.iter().fold(path.len() as u64, step), &last))
     }
+
+    /// The same for equal paths, evenly spread.
+    #[must_use]
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
 }
 
 impl StreamingMethods {

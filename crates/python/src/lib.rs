@@ -9,7 +9,7 @@ mod sim;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use attnroute_dataplane::attempt::{Probe, RequestInfo, Sample};
+use attnroute_dataplane::attempt::{Probe, RequestClass, RequestInfo, Sample};
 use attnroute_dataplane::endpoint::Outcome;
 use attnroute_dataplane::error::{ConfigError as BadConfig, Error};
 use attnroute_dataplane::grpc::Code;
@@ -20,6 +20,8 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+
+use crate::rows::WindowRows;
 
 create_exception!(_dataplane, DataPlaneError, PyException);
 create_exception!(_dataplane, ConfigError, DataPlaneError);
@@ -123,6 +125,18 @@ impl DataPlane {
         Ok((snapshot.epoch, PyBytes::new(py, &rows)))
     }
 
+    fn classes<'py>(&self, py: Python<'py>, service: &str) -> PyResult<(u64, Bound<'py, PyBytes>)> {
+        let service = self.inner()?.service(service).map_err(raised)?;
+        Ok(rows::classes(py, &service))
+    }
+
+    fn take_window<'py>(&self, py: Python<'py>, service: &str) -> PyResult<WindowRows<'py>> {
+        let inner = self.inner()?;
+        let service = inner.service(service).map_err(raised)?;
+        let window = py.detach(|| service.take_window(inner.now_ns()));
+        Ok(rows::window(py, &window))
+    }
+
     fn reported(&self, service: &str, endpoint: &str, report: &[u8]) -> PyResult<bool> {
         self.inner()?
             .reported(service, endpoint, report)
@@ -197,17 +211,24 @@ impl Picker {
             .map_err(raised)
     }
 
-    #[pyo3(signature = (now_ns, request_class = 0, key = None, path = None))]
+    #[pyo3(signature = (now_ns, request_class = None, key = None, path = None, message_bytes = None))]
     fn pick(
         &self,
         now_ns: u64,
-        request_class: u32,
+        request_class: Option<u32>,
         key: Option<u64>,
         path: Option<&str>,
+        message_bytes: Option<u64>,
     ) -> PyResult<(u32, &'static str)> {
         let mut inner = self.inner.lock();
+        inner.maintain(now_ns);
+        let class = match (request_class, path) {
+            (Some(index), _) => index.into(),
+            (None, Some(path)) => inner.classify(path, message_bytes),
+            (None, None) => RequestClass::default(),
+        };
         let request = RequestInfo {
-            class: request_class,
+            class,
             key,
             rule: path.map_or(0, |path| inner.rule_of(path)),
         };
@@ -262,6 +283,21 @@ impl Picker {
             .map_err(raised)
     }
 
+    fn classes<'py>(&self, py: Python<'py>) -> (u64, Bound<'py, PyBytes>) {
+        let mut inner = self.inner.lock();
+        let now_ns = inner.now_ns();
+        inner.maintain(now_ns);
+        rows::classes(py, inner.service())
+    }
+
+    #[pyo3(signature = (now_ns = None))]
+    fn take_window<'py>(&self, py: Python<'py>, now_ns: Option<u64>) -> WindowRows<'py> {
+        let mut inner = self.inner.lock();
+        let now_ns = now_ns.unwrap_or(inner.now_ns());
+        inner.maintain(now_ns);
+        rows::window(py, &inner.service().take_window(now_ns))
+    }
+
     fn snapshot<'py>(&self, py: Python<'py>) -> (u64, Bound<'py, PyBytes>) {
         let inner = self.inner.lock();
         let snapshot = inner.service().snapshot();
@@ -281,5 +317,5 @@ mod _dataplane {
     use super::sim::{check_balancer, check_scenario, simulate};
 
     #[pymodule_export]
-    const ABI_VERSION: u32 = 3;
+    const ABI_VERSION: u32 = 4;
 }

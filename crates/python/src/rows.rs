@@ -2,9 +2,30 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use attnroute_dataplane::cells::Window;
 use attnroute_dataplane::config::Override;
 use attnroute_dataplane::endpoint::Member;
-use attnroute_dataplane::service::Snapshot;
+use attnroute_dataplane::service::{Service, Snapshot};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Endpoint epoch, class epoch, length, rows of endpoints, rows of cells.
+pub(crate) type WindowRows<'py> = (u64, u64, u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+pub(crate) fn window<'py>(py: Python<'py>, window: &Window) -> WindowRows<'py> {
+    (
+        window.endpoint_epoch,
+        window.class_epoch,
+        window.length_ns,
+        PyBytes::new(py, &window.endpoints),
+        PyBytes::new(py, &window.cells),
+    )
+}
+
+pub(crate) fn classes<'py>(py: Python<'py>, service: &Service) -> (u64, Bound<'py, PyBytes>) {
+    let classes = service.classes();
+    (classes.epoch(), PyBytes::new(py, &classes.to_json()))
+}
 
 /// Bytes of a row: 5 x u64, 6 x u32, 2 x f32.
 const ROW_BYTES: usize = 72;

@@ -298,7 +298,7 @@ impl World {
         let attempt = match &mut self.pickers {
             Pickers::Sidecars(sidecars) => {
                 let request = RequestInfo {
-                    class: arrival.class,
+                    class: arrival.class.into(),
                     key: Some(arrival.key),
                     rule: 0,
                 };

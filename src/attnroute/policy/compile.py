@@ -15,6 +15,7 @@ from attnroute.policy.balancers import balancer_json
 from attnroute.policy.health import health_json, outlier_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.load_reports import load_reports_json
+from attnroute.policy.request_class import request_class_json
 from attnroute.policy.schema import Listener, Route, Service
 
 __all__ = ["CONFIG_VERSION", "compile_policy"]
@@ -84,6 +85,8 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
             "aggression": service.slow_start.aggression,
         },
         "sidecars": sidecars,
+        "request_class": request_class_json(service.request_class),
+        "concurrency": service.concurrency,
         "load_reports": load_reports_json(service.load_reports),
         "strip_load_reports": service.strip_load_reports,
         "limits": service.limits.model_dump(),

@@ -31,6 +31,7 @@ from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.policy.observe import AccessLog, Picks
+from attnroute.policy.request_class import RequestClass
 from attnroute.policy.sources import (
     EndpointAddress,
     EndpointFile,
@@ -322,14 +323,6 @@ class Route(Strict):
 class Service(Strict):
     """One service."""
 
-    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            "concurrency",
-            "request_class",
-        ),
-        "a later version",
-    )
-
     authorities: tuple[Authority, ...] = Field(
         default=(),
         min_length=1,
@@ -343,6 +336,18 @@ class Service(Strict):
     balancer: Balancer = Field(
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",
+    )
+    concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Calls that each endpoint works on at a time, if you know; default: what it "
+        "reports, else learned.",
+    )
+    request_class: RequestClass | None = Field(
+        default=None,
+        description="How calls are told apart, and that they are counted by class and endpoint; "
+        "default: only for a balancer that learns.",
     )
     locality: Locality | None = Field(
         default=None, description="Prefer endpoints of the own zone; default off."

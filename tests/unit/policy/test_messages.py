@@ -26,9 +26,9 @@ BALANCERS = (
         ),
         ("limts: {}", "4:9: unknown key `limts` in `services.cart`; did you mean `limits`?"),
         (
-            "concurrency: 4",
+            "limits: {max_message_bytes: 4MiB}",
             (
-                "4:9: key `concurrency` in `services.cart` comes in a later version, "
+                "4:18: key `max_message_bytes` in `services.cart.limits` comes in a later version, "
                 f"{__version__} does not know it; remove it"
             ),
         ),
@@ -51,9 +51,9 @@ BALANCERS = (
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `locality`, `outlier_detection`, `health`, `panic_threshold`, "
-                "`slow_start`, `load_reports`, `strip_load_reports`, `limits`, `connection`, "
-                "`routes`, keys of your own begin with `x-`"
+                "`balancer`, `concurrency`, `request_class`, `locality`, `outlier_detection`, "
+                "`health`, `panic_threshold`, `slow_start`, `load_reports`, `strip_load_reports`, "
+                "`limits`, `connection`, `routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.

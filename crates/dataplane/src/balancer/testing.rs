@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Balancer, View};
 use crate::address::Address;
-use crate::attempt::{Attempt, RequestInfo, Sample};
+use crate::attempt::{Attempt, RequestClass, RequestInfo, Sample};
 use crate::config::{BalancerConfig, ChoiceCount, EndpointSetConfig, ServiceConfig};
 use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
@@ -90,7 +90,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 /// A call with a key.
 pub(super) fn key(id: u64) -> RequestInfo {
     RequestInfo {
-        class: 0,
+        class: RequestClass::default(),
         key: Some(id),
         rule: 0,
     }
@@ -152,7 +152,13 @@ impl Bench {
     /// An attempt at a given endpoint, whatever the balancer would say.
     pub(super) fn begin_at(&self, index: u32, now_ns: u64) -> Attempt {
         let chosen = (index, Reason::Single);
-        Attempt::begin(self.endpoint(index), chosen, RequestInfo::default(), now_ns)
+        Attempt::begin(
+            self.endpoint(index),
+            chosen,
+            RequestInfo::default(),
+            now_ns,
+            None,
+        )
     }
 
     /// Ends an attempt with success.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use proptest::prelude::*;
 
 use super::Void;
-use crate::attempt::{Attempt, RequestInfo, Sample};
+use crate::attempt::{Attempt, RequestClass, RequestInfo, Sample};
 use crate::config::{BalancerConfig, EndpointSetConfig, ServiceConfig, ServiceLimits};
 use crate::endpoint::Outcome;
 use crate::grpc::Code;
@@ -62,7 +62,7 @@ impl Bench {
         let snapshot = self.service.snapshot();
         let route = snapshot.settings.routes.find("/shop.Cart/Get");
         let request = RequestInfo {
-            class: 0,
+            class: RequestClass::default(),
             key,
             rule: route.map_or(0, |route| route.rule),
         };

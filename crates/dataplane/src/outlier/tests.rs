@@ -61,7 +61,7 @@ impl Bench {
         let endpoint = self.endpoint(index);
         let chosen = (index as u32, Reason::RoundRobin);
         let attempt =
-            crate::attempt::Attempt::begin(endpoint, chosen, RequestInfo::default(), now_ns);
+            crate::attempt::Attempt::begin(endpoint, chosen, RequestInfo::default(), now_ns, None);
         let sample = Sample::new(outcome, latency_ns);
         self.service.end_attempt(attempt, now_ns, &sample);
     }
