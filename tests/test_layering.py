@@ -71,6 +71,7 @@ HOMES = {
     "uvicorn": ("admin.http",),
     "matplotlib": ("demo", "sim.report"),
     "dns": ("discovery.dns",),
+    "opentelemetry": ("telemetry.traces",),
 }
 
 # L5: built by composition roots and commands; everything else is handed a protocol.

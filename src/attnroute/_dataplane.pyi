@@ -82,6 +82,11 @@ class DataPlane:
         """(JSON list of recorded picks, oldest first, each handed out once; number lost so far).
         A row has what `Decision::describe` in crates/dataplane/src/decisions.rs writes."""
 
+    def take_spans(self, max_rows: int) -> bytes:
+        """JSON list of calls that get a span, oldest first, each handed out once. A row has the
+        keys of a line of the access log, and `start_ns`, `end_ns` (since 1970-01-01 UTC),
+        `trace_parent`, `trace_state` and `grpc_code`."""
+
     def reopen_logs(self) -> None:
         """Has the access log's file opened anew with its next lines."""
 

@@ -49,6 +49,7 @@ from attnroute.resolvers import Resolvers
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
+from attnroute.telemetry.traces import Collector, Exporter, Traces
 
 __all__ = ["Options", "run"]
 
@@ -96,6 +97,7 @@ class Plane(Protocol):
     def snapshot(self, service: str) -> tuple[int, bytes]: ...
     def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
+    def take_spans(self, max_rows: int) -> bytes: ...
     def take_decisions(self, max_rows: int) -> tuple[bytes, int]: ...
     def reopen_logs(self) -> None: ...
     def pending(self) -> list[str]: ...
@@ -180,6 +182,7 @@ class Sidecar:
         )
         self._picks = PickHistory(plane, loaded.policy.picks.keep)
         self._reports = OutOfBandReports(plane, self._metrics)
+        self._traces = Traces(plane, self._metrics)
         service = AdminService(
             self,
             self._telemetry,
@@ -252,6 +255,7 @@ class Sidecar:
         """Brings everything up; returns when it serves, ready or not. Raises StartError."""
         if self._options.ports_file is not None:
             self._options.ports_file.unlink(missing_ok=True)
+        self._traces.use(await self._exporter_of(self._loaded))
         self._in_force(self._loaded)
         self._sources.replace(self._resolvers.plans(self._loaded))
         await self._sources.first_answers(FIRST_ANSWERS_TIMEOUT_S)
@@ -267,7 +271,8 @@ class Sidecar:
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
-        for work in (self._become_ready, self._tick, self._reload_when_wanted):
+        works = (self._become_ready, self._tick, self._reload_when_wanted, self._traces.run)
+        for work in works:
             self._tasks.append(asyncio.create_task(keep_running(work)))
 
     async def _start_admin(self) -> None:
@@ -377,6 +382,7 @@ class Sidecar:
                 return
             _refuse_fixed_changes(self._loaded, loaded)
             compiled = await asyncio.to_thread(compile_policy, loaded)
+            exporter = await self._exporter_of(loaded)
             try:
                 # On the loop, so that no admin call sees the new data plane with the old policy.
                 self._plane.apply_policy(compiled)
@@ -395,8 +401,17 @@ class Sidecar:
         self._in_force(loaded)
         self._metrics.policy_reloaded("applied")
         self._overrides.keep(loaded.policy.services)
+        self._traces.use(exporter)
         self._picks.configure(loaded.policy.picks.keep, loaded.policy.services)
         self._sources.replace(self._resolvers.plans(loaded))
+
+    async def _exporter_of(self, loaded: LoadedPolicy) -> Exporter | None:
+        """What spans go to by a policy. Raises StartError if that cannot be."""
+        tracing = loaded.policy.tracing
+        if tracing is None:
+            return await self._traces.prepare(None)
+        headers = {key: secret.get_secret_value() for key, secret in tracing.headers.items()}
+        return await self._traces.prepare(Collector(tracing.otlp, __version__, headers))
 
     def _in_force(self, loaded: LoadedPolicy) -> None:
         self._loaded = loaded
@@ -467,6 +482,7 @@ class Sidecar:
         await self._admin.stop()
         await self._http.stop()
         await asyncio.to_thread(self._plane.stop)
+        await self._traces.close()
 
 
 def _read_policy(path: Path) -> bytes | None:

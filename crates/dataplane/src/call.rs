@@ -23,8 +23,8 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Uri};
 use tokio::time::{sleep_until, Instant, Sleep};
 
-use crate::access_log::Picks;
 use crate::attempt::{Attempt, RequestInfo, Sample, Tried};
+use crate::call_record::Picks;
 use crate::class::Traits;
 use crate::config::RouteConfig;
 use crate::deadline;
@@ -169,7 +169,7 @@ impl Call {
             tried: Tried::default(),
             repetitions: 0,
             recorded: sampled.picks.then(|| Box::new(head.uri.clone())),
-            picks: sampled.access_log.then(RefCell::default),
+            picks: sampled.is_noted().then(RefCell::default),
         })
     }
 

@@ -56,6 +56,17 @@ pub struct Config {
     /// Which calls are logged; none if it is missing.
     #[serde(default)]
     pub access_log: Option<AccessLogConfig>,
+    /// Which calls get a span.
+    #[serde(default)]
+    pub tracing: TracingConfig,
+}
+
+/// Spans of calls.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracingConfig {
+    /// Share of the calls, 0..=1.
+    pub sample: f64,
 }
 
 /// Recorded picks.
@@ -406,6 +417,7 @@ impl Config {
         self.validate_limits()?;
         let samples = [
             ("picks.sample", Some(self.picks.sample)),
+            ("tracing.sample", Some(self.tracing.sample)),
             (
                 "access_log.sample",
                 self.access_log.as_ref().map(|log| log.sample),

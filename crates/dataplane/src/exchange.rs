@@ -21,8 +21,8 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use tokio::time::{Instant, Sleep};
 
-use crate::access_log::CallRecord;
 use crate::attempt::{Attempt, Sample};
+use crate::call_record::{CallRecord, EndedCall};
 use crate::endpoint::Outcome;
 use crate::fault::Fault;
 use crate::framing::Framing;
@@ -151,8 +151,8 @@ impl Drop for CallGuard {
         stats.ended[usize::from(self.code.number())].fetch_add(1, Relaxed);
         stats.duration.record(duration_ns);
         if let Some(record) = self.record.take() {
-            let log = &self.thread.shared.access_log;
-            log.ended(record, self.service.clone(), duration_ns, self.code);
+            let ended = EndedCall::new(record, self.service.clone(), duration_ns, self.code);
+            self.thread.shared.note(ended);
         }
     }
 }

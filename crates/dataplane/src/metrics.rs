@@ -107,6 +107,12 @@ fn records(page: &mut Page, data_plane: &DataPlane) {
     );
     let dropped = shared.decisions.dropped();
     page.sample("attnroute_pick_records_dropped_total", &[], dropped);
+    page.family(
+        "attnroute_spans_dropped_total",
+        "counter",
+        "Calls that got no span, lost before the control side took them",
+    );
+    page.sample("attnroute_spans_dropped_total", &[], shared.spans.dropped());
     let counters = shared.access_log.counters();
     page.family(
         "attnroute_access_log_lines_total",

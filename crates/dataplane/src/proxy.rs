@@ -16,8 +16,8 @@ use http::request::Parts;
 use http::uri::{Authority, Scheme};
 use http::{Request, Uri};
 
-use crate::access_log::CallRecord;
 use crate::call::Call;
+use crate::call_record::CallRecord;
 use crate::exchange::CallGuard;
 use crate::fault::Fault;
 use crate::grpc;
@@ -51,8 +51,9 @@ pub(crate) fn serve(
         let admitted = admit(stats, &routing, listener, &head, authority.as_ref());
         (admitted, sampled)
     };
-    let record = sampled.access_log.then(|| {
+    let record = sampled.is_noted().then(|| {
         Box::new(CallRecord::new(
+            sampled,
             &head.uri,
             authority.as_ref(),
             &head.headers,

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessLog;
+use crate::call_record::EndedCall;
 use crate::clock::Clock;
 use crate::config::{Config, EndpointSetConfig, Limits};
 use crate::decisions::Decisions;
@@ -30,6 +31,7 @@ use crate::rng::Rng;
 use crate::route::Authorities;
 use crate::sampling::Sampling;
 use crate::service::Service;
+use crate::spans::Spans;
 use crate::stats::Stats;
 
 /// The first of the streams that decide what is sampled; those of picks begin at 0.
@@ -64,7 +66,24 @@ pub struct Shared {
     pub decisions: Decisions,
     /// Calls that were logged.
     pub access_log: AccessLog,
+    /// Calls that get a span.
+    pub spans: Spans,
     seed: u64,
+}
+
+impl Shared {
+    /// Hands a call that is looked at to whoever does; never waits.
+    pub(crate) fn note(&self, ended: EndedCall) {
+        match (ended.is_traced(), ended.is_logged()) {
+            (true, true) => {
+                self.spans.push(ended.clone());
+                self.access_log.push(ended);
+            }
+            (true, false) => self.spans.push(ended),
+            (false, true) => self.access_log.push(ended),
+            (false, false) => {}
+        }
+    }
 }
 
 /// One data thread, as its tasks see it.
@@ -188,6 +207,7 @@ impl DataPlane {
             routing: ArcSwap::from_pointee(routing),
             decisions: Decisions::default(),
             access_log: AccessLog::default(),
+            spans: Spans::default(),
             seed,
         };
         let control = Control {

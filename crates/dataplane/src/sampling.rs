@@ -16,6 +16,7 @@ const LOTS: u64 = 1 << 53;
 pub struct Sampling {
     picks: u64,
     access_log: u64,
+    tracing: u64,
 }
 
 /// What one call won.
@@ -25,6 +26,16 @@ pub struct Sampled {
     pub picks: bool,
     /// It goes into the access log.
     pub access_log: bool,
+    /// It gets a span, unless its caller says that the trace is not recorded.
+    pub tracing: bool,
+}
+
+impl Sampled {
+    /// Whether anything is noted of the call while it runs.
+    #[must_use]
+    pub const fn is_noted(self) -> bool {
+        self.access_log || self.tracing
+    }
 }
 
 impl Sampling {
@@ -36,19 +47,21 @@ impl Sampling {
         Self {
             picks: lots(config.picks.sample),
             access_log: log.map_or(0, |log| lots(log.sample)),
+            tracing: lots(config.tracing.sample),
         }
     }
 
     /// What the next call wins.
     #[must_use]
     pub fn draw(self, rng: &mut Rng) -> Sampled {
-        if self.picks | self.access_log == 0 {
+        if self.picks | self.access_log | self.tracing == 0 {
             return Sampled::default();
         }
         let lot = rng.next_u64() >> 11;
         Sampled {
             picks: lot < self.picks,
             access_log: lot < self.access_log,
+            tracing: lot < self.tracing,
         }
     }
 }
@@ -59,7 +72,11 @@ mod tests {
     use crate::rng::Rng;
 
     fn sampling(picks: u64, access_log: u64) -> Sampling {
-        Sampling { picks, access_log }
+        Sampling {
+            picks,
+            access_log,
+            tracing: 0,
+        }
     }
 
     #[test]
@@ -87,5 +104,11 @@ mod tests {
     fn all_is_all() {
         let mut rng = Rng::new(3);
         assert!((0..1_000).all(|_| sampling(0, LOTS).draw(&mut rng).access_log));
+        let spans = Sampling {
+            tracing: LOTS,
+            ..sampling(0, 0)
+        };
+        let sampled = spans.draw(&mut rng);
+        assert!(sampled.tracing && sampled.is_noted() && !sampled.access_log);
     }
 }

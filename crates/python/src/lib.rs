@@ -159,6 +159,12 @@ impl DataPlane {
         Ok((PyBytes::new(py, &rows), dropped))
     }
 
+    fn take_spans<'py>(&self, py: Python<'py>, max_rows: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let spans = &self.inner()?.shared().spans;
+        let rows = py.detach(|| spans.take(max_rows));
+        Ok(PyBytes::new(py, &rows))
+    }
+
     fn reopen_logs(&self) -> PyResult<()> {
         self.inner()?.shared().access_log.reopen();
         Ok(())

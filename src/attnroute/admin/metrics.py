@@ -94,6 +94,10 @@ class ControlMetrics:
             family.remove_by_labels({"service": service, "source": source})
         self._stale.remove_by_labels({"service": service})
 
+    def spans(self, result: str, count: int) -> None:
+        """Spans were `exported`, or have `failed`."""
+        self._spans.labels(result).inc(count)
+
     def out_of_band_report(self, service: str) -> None:
         """An endpoint sent a load report between calls."""
         self._reports.labels(service).inc()
@@ -142,6 +146,12 @@ class ControlMetrics:
         )
         for result in RELOAD_RESULTS:
             self._reloads.labels(result)
+
+        self._spans = self._counter(
+            "spans", "Spans of calls, by whether the collector took them.", "result"
+        )
+        for result in ("exported", "failed"):
+            self._spans.labels(result)
 
     def _declare_discovery(self) -> None:
         self._updates = self._counter(

@@ -43,6 +43,7 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
         "limits": policy.limits.model_dump(),
         "timeouts": {"handshake_ms": _ms(policy.timeouts.handshake)},
         "picks": {"sample": policy.picks.sample},
+        "tracing": {"sample": 0.0 if policy.tracing is None else policy.tracing.sample},
         "access_log": None
         if policy.access_log is None
         else {

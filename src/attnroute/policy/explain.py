@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from attnroute import __version__
 from attnroute.errors import Problem
 from attnroute.policy.balancers import BALANCER_NAMES
+from attnroute.policy.fields import SECRET_ERROR
 from attnroute.policy.tree import Ambiguous, Node, Tree, shown, shown_text
 
 __all__ = ["problems_of"]
@@ -84,6 +85,8 @@ def _problem(item: ErrorDetails, tree: Tree) -> Iterator[Problem]:
         if not node.value:
             hint = " or leave out the key for the default" if loc[-1] == "authorities" else ""
             yield tree.problem(loc, f"{_of(loc, tree)} is empty; write at least one entry{hint}")
+    elif kind == SECRET_ERROR:
+        yield tree.problem(loc, f"{_of(loc, tree)}: {_reason(item)}")
     else:
         node = tree.find(loc)
         yield tree.problem(

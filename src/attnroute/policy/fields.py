@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    SecretStr,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from attnroute.policy import scalars
 
-__all__ = ["Parsed", "Strict", "duration", "size"]
+__all__ = ["MASK", "SECRET_ERROR", "Parsed", "Secret", "Strict", "duration", "size"]
 
 _MS = timedelta(milliseconds=1)
 
@@ -84,6 +85,26 @@ def size(least: int, most: int) -> Parsed:
         "x-limits": f"{scalars.format_size(least)} to {scalars.format_size(most)}",
     }
     return Parsed(parse, schema, scalars.format_size)
+
+
+MASK = "(secret)"
+"""What is shown instead of a secret."""
+
+SECRET_ERROR = "secret_error"  # noqa: S105
+"""Type of the validation error of a secret: whoever tells of it must not quote what was found."""
+
+
+def _secret(value: object) -> SecretStr:
+    if isinstance(value, str) and value and value.isprintable() and len(value) <= 8_192:
+        return SecretStr(value)
+    raise PydanticCustomError(SECRET_ERROR, "expected printable text; put it in quotes")
+
+
+Secret = Annotated[
+    SecretStr,
+    Parsed(_secret, {"type": "string", "minLength": 1, "writeOnly": True}, lambda _: MASK),
+]
+"""Text that nobody gets to see again: masked in the effective policy, in messages and in logs."""
 
 
 class Strict(BaseModel):

@@ -131,7 +131,8 @@ def load_document(
 
 
 def effective_yaml(policy: Policy) -> str:
-    """The whole policy with its defaults, as YAML that loads to the same policy."""
+    """The whole policy with its defaults, as YAML that loads to the same policy but for secrets,
+    which are masked."""
     data = policy.model_dump(mode="json")
     for service in data["services"].values():
         sources = [_without_nulls(source) for source in service["endpoints"]]

@@ -30,7 +30,7 @@ from attnroute.policy.balancers import (
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
-from attnroute.policy.observe import AccessLog, Picks
+from attnroute.policy.observe import AccessLog, Picks, Tracing
 from attnroute.policy.request_class import RequestClass
 from attnroute.policy.sources import (
     EndpointAddress,
@@ -400,6 +400,9 @@ class Policy(Strict):
     picks: Picks = Field(default=Picks(), description="Which picks are recorded.")
     access_log: AccessLog | None = Field(
         default=None, description="One JSON line per sampled call; off by default."
+    )
+    tracing: Tracing | None = Field(
+        default=None, description="One span per sampled call; off by default."
     )
     services: dict[Name, Service] = Field(
         min_length=1, description="What clients may ask for, by name; at least one."

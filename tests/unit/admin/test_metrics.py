@@ -42,6 +42,7 @@ def test_every_family_has_help_and_no_creation_time() -> None:
         "attnroute_policy_info",
         "attnroute_policy_rejected",
         "attnroute_policy_reloads",
+        "attnroute_spans",
         "attnroute_tick_duration_seconds",
     }
 

@@ -1,11 +1,11 @@
-"""Policy keys `picks` and `access_log`."""
+"""Policy keys `picks`, `access_log` and `tracing`."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tests.support.policies import loaded, problems, with_top
+from tests.support.policies import MINIMAL, loaded, problems, with_top
 
 from attnroute.policy.compile import compile_policy
 from attnroute.policy.load import effective_yaml
@@ -38,3 +38,39 @@ def test_every_mistake_has_its_place() -> None:
     assert "from `0%` to `100%`" in found[0]
     assert found[2].startswith("7:22:")
     assert "the path of a file" in found[2]
+
+
+def test_spans_are_off_unless_the_policy_has_them() -> None:
+    assert json.loads(compile_policy(loaded(MINIMAL)))["tracing"] == {"sample": 0.0}
+    policy = loaded(with_top("tracing: {otlp: collector:4317}\n"))
+    assert json.loads(compile_policy(policy))["tracing"] == {"sample": 0.01}
+
+
+def test_secrets_are_masked_wherever_a_policy_is_shown() -> None:
+    policy = loaded(with_top("tracing: {otlp: 'c:1', headers: {token: abracadabra}}\n")).policy
+    assert policy.tracing is not None
+    assert policy.tracing.headers["token"].get_secret_value() == "abracadabra"
+    assert "token: (secret)" in effective_yaml(policy)
+    for text in (effective_yaml(policy), repr(policy), policy.model_dump_json()):
+        assert "abracadabra" not in text
+
+
+def test_mistakes_in_tracing() -> None:
+    found = problems(
+        with_top(
+            "tracing:\n"
+            "  otlp: collector\n"
+            "  headers: {Token: x, grpc-x: x, a-bin: x, secret: [abracadabra], other: ''}\n"
+        )
+    )
+    expected = (
+        "7:9: `otlp` in `tracing`: found `collector`, expected `host:port`; the usual port",
+        "8:13: key `Token` in `headers` in `tracing`: expected the name of a header in lower case",
+        "8:23: key `grpc-x` in `headers` in `tracing`: expected the name of a header",
+        "8:34: key `a-bin` in `headers` in `tracing`: expected the name of a header",
+        "8:52: `secret` in `tracing.headers`: expected printable text; put it in quotes",
+        "8:74: `other` in `tracing.headers`: expected printable text; put it in quotes",
+    )
+    for problem, beginning in zip(found, expected, strict=True):
+        assert problem.startswith(beginning)
+    assert not any("abracadabra" in problem for problem in found)
