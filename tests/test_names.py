@@ -40,6 +40,7 @@ ALLOWED = [
         r"backends\.backend_agg|\bbackend\b",
         "matplotlib's word for what it draws with",
     ),
+    ("tests/conformance/*", "test_backend_metrics", "the name of a balancer of gRPC's own"),
     ("deploy/*", r"(?i)kubernetes cluster", "Kubernetes calls itself that"),
 ]
 

@@ -97,7 +97,7 @@ async def test_a_service_listener_takes_any_authority() -> None:
         b"GET / HTTP/1.1\r\nhost: test\r\n\r\n",
         b"POST /t.S/M HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nabc",
         b"CONNECT test:443 HTTP/1.1\r\nhost: test:443\r\n\r\n",
-        b"G" + b"E" * 200,
+        b"GET /" + b"e" * 2000,
     ],
 )
 async def test_http_1_gets_426_and_is_closed(request_text: bytes) -> None:

@@ -137,7 +137,7 @@ pub struct ListenerConfig {
 }
 
 /// Limits that concern clients; every hit is counted in `attnroute_limit_hits_total{limit}`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Open client connections per listener.
@@ -151,8 +151,74 @@ pub struct Limits {
     pub stream_window_bytes: u32,
     /// Bytes h2 may hold per stream for a peer that does not read.
     pub max_send_buffer_bytes: usize,
-    /// Streams a client may reset before they were answered, per connection, before it is cut off.
+    /// Streams that a client may have reset before they were even accepted, per connection.
     pub max_pending_resets: usize,
+    /// Resets that a client makes or provokes, per connection.
+    pub resets: ResetLimit,
+    /// Frames that neither carry a call nor answer one, per connection, in both directions.
+    pub control_frames: RateLimit,
+}
+
+/// How often something may happen: a burst that time refills.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateLimit {
+    /// What time gives back.
+    pub per_second: u32,
+    /// What may happen at once; 0: no limit.
+    pub burst: u32,
+}
+
+/// How many calls of a client may be reset.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResetLimit {
+    /// Of new calls, 0..=1.
+    pub share: f64,
+    /// On top of it, what time gives back.
+    pub per_second: u32,
+    /// What may happen at once; 0: no limit.
+    pub burst: u32,
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self {
+            per_second: 1_000,
+            burst: 10_000,
+        }
+    }
+}
+
+impl Default for ResetLimit {
+    fn default() -> Self {
+        Self {
+            share: 0.75,
+            per_second: 1_000,
+            burst: 1_000,
+        }
+    }
+}
+
+impl ResetLimit {
+    /// No limit.
+    #[must_use]
+    pub fn off() -> Self {
+        Self {
+            share: 0.0,
+            per_second: 0,
+            burst: 0,
+        }
+    }
+
+    /// Without the share.
+    #[must_use]
+    pub fn rate(&self) -> RateLimit {
+        RateLimit {
+            per_second: self.per_second,
+            burst: self.burst,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -160,10 +226,12 @@ impl Default for Limits {
         Self {
             max_connections: 10_000,
             max_streams_per_connection: 1_000,
-            max_header_list_bytes: 64 * 1024,
+            max_header_list_bytes: 96 * 1024,
             stream_window_bytes: 256 * 1024,
             max_send_buffer_bytes: 256 * 1024,
-            max_pending_resets: 200,
+            max_pending_resets: 1_000,
+            resets: ResetLimit::default(),
+            control_frames: RateLimit::default(),
         }
     }
 }
@@ -174,12 +242,15 @@ impl Default for Limits {
 pub struct Timeouts {
     /// From accept to the end of the client's HTTP/2 preface.
     pub handshake_ms: u64,
+    /// From the first byte of a header block to its last, in both directions; 0: no limit.
+    pub header_block_ms: u64,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
             handshake_ms: 10_000,
+            header_block_ms: 10_000,
         }
     }
 }
@@ -453,6 +524,11 @@ impl Config {
             limits.max_header_list_bytes >= 1024,
             "limits.max_header_list_bytes",
             || "must be at least 1024".into(),
+        )?;
+        check(
+            (0.0..=1.0).contains(&limits.resets.share),
+            "limits.resets.share",
+            || "must be 0 to 1".into(),
         )?;
         let window = limits.stream_window_bytes;
         check(

@@ -305,6 +305,9 @@ impl Exchange {
         let (mut head, body) = response.into_parts();
         self.commit();
         let end_of_stream = body.is_end_stream();
+        if let Some(fault) = self.check_size(&mut head.headers, end_of_stream) {
+            return Poll::Ready(Some(End::Failed(fault)));
+        }
         self.grpc = grpc::is_grpc(&head.headers);
         self.code = match head.status.as_u16() {
             200 if !self.grpc => Code::Ok,
@@ -353,6 +356,12 @@ impl Exchange {
         Poll::Ready(match moved {
             Ok(Source::Ended) => End::Complete(self.code),
             Ok(Source::Trailers(mut trailers)) => {
+                if let Some(fault) = self.check_size(&mut trailers, true) {
+                    return Poll::Ready(End::Failed(fault));
+                }
+                let Down::Body(pump) = &mut self.down else {
+                    return Poll::Pending;
+                };
                 let code = grpc::status_code(&trailers);
                 let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
                 self.claims = take_claims(self.guard.service.as_deref(), &mut trailers);
@@ -370,6 +379,27 @@ impl Exchange {
             },
             Err(PumpError::Source(error)) => End::Failed(self.fault_of(&error)),
             Err(PumpError::Sink) => End::ClientGone,
+        })
+    }
+
+    /// Holds a block of the answer to the limit. Where it has a status that stays, and what makes
+    /// the block so large goes (H2-24).
+    fn check_size(&self, headers: &mut HeaderMap, is_last: bool) -> Option<Fault> {
+        // A table this small holds no such list, unless single values are large.
+        let bytes = grpc::header_list_bytes(headers);
+        let shared = &self.guard.thread.shared;
+        let limit = shared.routing.load().limits.max_header_list_bytes;
+        if bytes <= limit as usize {
+            return None;
+        }
+        shared.stats.hit(Limit::HeaderList);
+        if is_last && grpc::strip_to_status(headers) {
+            return None;
+        }
+        Some(Fault::AnswerHeaderList {
+            endpoint: self.endpoint(),
+            bytes,
+            limit,
         })
     }
 

@@ -16,6 +16,12 @@ pub(crate) enum Fault {
     UnknownAuthority { authority: String, known: Arc<str> },
     /// The request's header list is over `limits.max_header_list_bytes`.
     HeaderList { bytes: usize, limit: u32 },
+    /// The answer's header list is over `limits.max_header_list_bytes`.
+    AnswerHeaderList {
+        endpoint: String,
+        bytes: usize,
+        limit: u32,
+    },
     /// `grpc-timeout` cannot be read.
     Timeout(Malformed),
     /// No endpoint was picked.
@@ -104,6 +110,17 @@ impl Fault {
                 Code::ResourceExhausted,
                 format!("header list of {bytes} bytes, `limits.max_header_list_bytes` is {limit}"),
             ),
+            Self::AnswerHeaderList {
+                endpoint,
+                bytes,
+                limit,
+            } => (
+                Code::ResourceExhausted,
+                format!(
+                    "endpoint `{endpoint}` answered with a header list of {bytes} bytes, \
+                     `limits.max_header_list_bytes` is {limit}"
+                ),
+            ),
             Self::Timeout(malformed) => (Code::Internal, malformed.to_string()),
             Self::Refused { service, refusal } => refusal_status(service, *refusal),
             Self::Connect {
@@ -186,6 +203,8 @@ impl Fault {
             | Self::Deadline => true,
             Self::UnknownAuthority { .. }
             | Self::HeaderList { .. }
+            // What is too large is a matter of our limit.
+            | Self::AnswerHeaderList { .. }
             | Self::Timeout(_)
             | Self::Refused { .. }
             | Self::StreamLimit { .. }

@@ -279,6 +279,24 @@ pub const fn code_of_http(status: u16) -> Code {
     }
 }
 
+/// Leaves of the last block of an answer what says how the call ended: its status, and its message
+/// where that is no longer than ours may be. False if there is no status.
+pub fn strip_to_status(headers: &mut HeaderMap) -> bool {
+    let Some(status) = headers.get(&GRPC_STATUS).cloned() else {
+        return false;
+    };
+    let message = headers.get(&GRPC_MESSAGE);
+    let message = message
+        .filter(|text| text.len() <= MESSAGE_BYTES_MAX)
+        .cloned();
+    let content_type = headers.get(CONTENT_TYPE).cloned();
+    headers.clear();
+    headers.insert(&GRPC_STATUS, status);
+    headers.extend(message.map(|value| (GRPC_MESSAGE.clone(), value)));
+    headers.extend(content_type.map(|value| (CONTENT_TYPE, value)));
+    true
+}
+
 /// Size of a header list as limits count it (RFC 9113 6.5.2): name, value and 32 bytes per field.
 /// Pseudo-headers do not stand in a `HeaderMap` and are left out.
 #[must_use]

@@ -36,6 +36,7 @@ pub mod error;
 pub mod ewma;
 mod exchange;
 mod fault;
+mod frames;
 mod framing;
 pub mod grpc;
 pub mod hash;

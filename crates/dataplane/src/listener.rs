@@ -40,6 +40,12 @@ const NOT_HTTP2: &[u8] = b"HTTP/1.1 426 Upgrade Required\r\n\
 /// A TLS record: fatal alert 70, protocol_version (RFC 8446 6.2).
 const TLS_ALERT: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 70];
 
+/// Longest method of an HTTP/1 request.
+const METHOD_MAX: usize = 32;
+
+/// A request line that is longer is not waited for.
+const FIRST_LINE_MAX: usize = 1024;
+
 /// How long an answer to a stranger may take to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -345,7 +351,7 @@ impl Drop for Open {
 }
 
 async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
-    let timeout = Duration::from_millis(thread.shared.routing.load().handshake_ms);
+    let timeout = Duration::from_millis(thread.shared.routing.load().timeouts.handshake_ms);
     let sniffed = tokio::select! {
         sniffed = tokio::time::timeout(timeout, sniff(&mut socket)) => {
             sniffed.unwrap_or(Err(Stranger::Silent))
@@ -392,7 +398,9 @@ async fn sniff(socket: &mut Socket) -> Result<Bytes, Stranger> {
         }
         let known = head.len().min(PREFACE.len());
         if head[..known] != PREFACE[..known] {
-            return Err(stranger_of(&head));
+            if let Some(stranger) = stranger_of(&head) {
+                return Err(stranger);
+            }
         }
         match socket.read_buf(&mut head).await {
             Ok(0) | Err(_) => return Err(Stranger::Closed),
@@ -401,19 +409,34 @@ async fn sniff(socket: &mut Socket) -> Result<Bytes, Stranger> {
     }
 }
 
-fn stranger_of(head: &[u8]) -> Stranger {
+/// What is no HTTP/2; `None` while its first line is not whole.
+fn stranger_of(head: &[u8]) -> Option<Stranger> {
     // A TLS record of type handshake, any 3.x version (RFC 8446 5.1).
     if head.len() >= 2 && head[0] == 0x16 && head[1] == 0x03 || head == [0x16] {
-        return Stranger::Tls;
+        return Some(Stranger::Tls);
     }
     let method = head
         .iter()
         .take_while(|byte| byte.is_ascii_uppercase())
         .count();
-    if method > 0 && head.get(method).is_none_or(|byte| *byte == b' ') {
-        return Stranger::Http1;
+    if method == 0 || method > METHOD_MAX || head.get(method).is_some_and(|byte| *byte != b' ') {
+        return Some(Stranger::Unknown);
     }
-    Stranger::Unknown
+    match head.iter().position(|byte| *byte == b'\n') {
+        // The version stands last (RFC 9112 3).
+        Some(end)
+            if head[..end]
+                .trim_ascii_end()
+                .rsplit(|byte| *byte == b' ')
+                .next()
+                .is_some_and(|version| version.starts_with(b"HTTP/1.")) =>
+        {
+            Some(Stranger::Http1)
+        }
+        Some(_) => Some(Stranger::Unknown),
+        None if head.len() < FIRST_LINE_MAX => None,
+        None => Some(Stranger::Http1),
+    }
 }
 
 #[cfg(test)]
@@ -422,13 +445,27 @@ mod tests {
 
     #[test]
     fn tells_strangers_apart() {
-        assert_eq!(stranger_of(b"GET / HTTP/1.1\r\n"), Stranger::Http1);
-        assert_eq!(stranger_of(b"POST"), Stranger::Http1);
-        assert_eq!(stranger_of(&[0x16, 0x03, 0x01, 0x02]), Stranger::Tls);
-        assert_eq!(stranger_of(&[0x16]), Stranger::Tls);
-        assert_eq!(stranger_of(&[0x16, 0x99]), Stranger::Unknown);
-        assert_eq!(stranger_of(b"\0\0\0"), Stranger::Unknown);
-        assert_eq!(stranger_of(b"PRI\0"), Stranger::Unknown);
+        let long = [b"GET /".to_vec(), vec![b'x'; super::FIRST_LINE_MAX]].concat();
+        for (head, expected) in [
+            (b"GET / HTTP/1.1\r\n".as_slice(), Some(Stranger::Http1)),
+            (b"GET / HTTP/1.0\nhost: a", Some(Stranger::Http1)),
+            (&long, Some(Stranger::Http1)),
+            (b"POST", None),
+            (&[b'E'; super::METHOD_MAX + 1], Some(Stranger::Unknown)),
+            (b"GET /", None),
+            (
+                b"INVALID CONNECTION PREFACE\r\n\r\n",
+                Some(Stranger::Unknown),
+            ),
+            (b"GET /\r\n", Some(Stranger::Unknown)),
+            (&[0x16, 0x03, 0x01, 0x02], Some(Stranger::Tls)),
+            (&[0x16], Some(Stranger::Tls)),
+            (&[0x16, 0x99], Some(Stranger::Unknown)),
+            (b"\0\0\0", Some(Stranger::Unknown)),
+            (b"PRI\0", Some(Stranger::Unknown)),
+        ] {
+            assert_eq!(stranger_of(head), expected, "{}", head.escape_ascii());
+        }
     }
 
     #[test]

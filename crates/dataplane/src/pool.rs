@@ -33,15 +33,20 @@ use http::Request;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::config::{ConnectionConfig, Limits};
+use crate::config::{ConnectionConfig, Limits, Timeouts};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
+use crate::frames::{Alarm, Peer, Watched};
 use crate::io::{Counted, Socket, Traffic};
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
+use crate::stats::Limit;
 
 /// A connection that ends earlier and unused counts as a failed connect.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// Header blocks of an answer that are read whatever the limit, 1 MiB.
+const ANSWER_BLOCK_BYTES_MIN: u32 = 1 << 20;
 
 /// The connections of one data thread.
 #[derive(Debug, Default)]
@@ -92,11 +97,14 @@ struct Connection {
     traffic: Rc<Traffic>,
 }
 
+type Driver = H2Connection<Watched<Counted>, Bytes>;
+
 /// A connection that has the peer's SETTINGS.
 struct Established {
     send: SendRequest<Bytes>,
-    driver: H2Connection<Counted, Bytes>,
+    driver: Driver,
     traffic: Rc<Traffic>,
+    alarm: Alarm,
 }
 
 /// A stream's place on a connection, given back on drop.
@@ -288,9 +296,12 @@ impl Entry {
             };
             self.dialling.set(true);
             self.dialled_at.set(Some(Instant::now()));
-            let limits = thread.shared.routing.load().limits.clone();
+            let (limits, timeouts) = {
+                let routing = thread.shared.routing.load();
+                (routing.limits.clone(), routing.timeouts.clone())
+            };
             let timeout = settings.connection.connect_timeout();
-            let dial = establish(&self.endpoint, &limits);
+            let dial = establish(&self.endpoint, &limits, &timeouts);
             let result = tokio::select! {
                 result = tokio::time::timeout(timeout, dial) => result,
                 () = thread.force.cancelled() => return,
@@ -337,6 +348,7 @@ impl Entry {
             send,
             driver,
             traffic,
+            alarm,
         }: Established,
     ) {
         let connection = Rc::new(Connection {
@@ -357,7 +369,12 @@ impl Entry {
         }
         let (entry, thread) = (Rc::clone(self), Rc::clone(thread));
         tokio::task::spawn_local(async move {
-            drive(&thread, driver, &connection).await;
+            let over = drive(&thread, driver, &connection, &alarm).await;
+            if let Some(limit) = over {
+                thread.shared.stats.hit(limit);
+                let (endpoint, limit) = (&entry.endpoint.name, limit.name());
+                tracing::warn!(endpoint, limit, "connection to an endpoint cut off");
+            }
             entry.ended(&thread, &connection);
         });
     }
@@ -486,20 +503,32 @@ impl LeaseError {
 }
 
 /// Dials and waits for the peer's SETTINGS.
-async fn establish(endpoint: &Endpoint, limits: &Limits) -> Result<Established, String> {
+async fn establish(
+    endpoint: &Endpoint,
+    limits: &Limits,
+    timeouts: &Timeouts,
+) -> Result<Established, String> {
     let socket = Socket::connect(&endpoint.address)
         .await
         .map_err(|error| error.to_string())?;
     let socket = Counted::new(socket);
     let traffic = socket.traffic();
+    let socket = Watched::new(socket, Peer::Endpoint, limits, timeouts);
+    let alarm = socket.alarm();
     let mut builder = h2::client::Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(limits.stream_window_bytes)
         .initial_connection_window_size(limits.connection_window_bytes())
-        .max_header_list_size(limits.max_header_list_bytes)
+        // h2 ends the connection for a block far above what it was told, with every call on it;
+        // the call whose answer it is ends for the limit itself.
+        .max_header_list_size(limits.answer_block_bytes())
         .max_send_buffer_size(limits.max_send_buffer_bytes)
+        // Streams of the last second that we reset: what the endpoint had sent by then is no
+        // mistake of its own. Later frames are answered by a reset, which h2 would count over the
+        // life of the connection, and end it: calls cancelled now and then would end it, too.
         .max_concurrent_reset_streams(limits.max_pending_resets)
+        .max_local_error_reset_streams(None)
         // 0 until SETTINGS are read; without a limit in them h2 sets it to usize::MAX.
         .initial_max_send_streams(0);
     let (mut send, mut driver) = builder
@@ -526,16 +555,24 @@ async fn establish(endpoint: &Endpoint, limits: &Limits) -> Result<Established, 
         send,
         driver,
         traffic,
+        alarm,
     })
 }
 
-/// Moves frames until the connection ends, and follows the peer's stream limit.
-async fn drive(thread: &Thread, mut driver: H2Connection<Counted, Bytes>, connection: &Connection) {
+/// Moves frames until the connection ends, and follows the peer's stream limit. Returns the limit
+/// that the endpoint went over, if that was the reason.
+async fn drive(
+    thread: &Thread,
+    mut driver: Driver,
+    connection: &Connection,
+    alarm: &Alarm,
+) -> Option<Limit> {
     let mut force = pin!(thread.force.cancelled());
     let result = poll_fn(|cx| {
         let ended = Pin::new(&mut driver).poll(cx);
         connection.limit.set(driver.max_concurrent_send_streams());
-        if ended.is_pending() && force.as_mut().poll(cx).is_ready() {
+        let cut_off = alarm.must_end().is_some() || force.as_mut().poll(cx).is_ready();
+        if ended.is_pending() && cut_off {
             return Poll::Ready(Ok(()));
         }
         ended
@@ -545,9 +582,17 @@ async fn drive(thread: &Thread, mut driver: H2Connection<Counted, Bytes>, connec
     if let Err(error) = result {
         tracing::debug!(%error, "connection to an endpoint ended");
     }
+    alarm.limit()
 }
 
 impl Limits {
+    /// Largest header block that is read of an answer: up to there a call ends with a status that
+    /// names the limit, beyond it h2 may end the connection.
+    fn answer_block_bytes(&self) -> u32 {
+        let bytes = self.max_header_list_bytes.saturating_mul(4);
+        bytes.max(ANSWER_BLOCK_BYTES_MIN)
+    }
+
     /// Room for every stream's window, so that stalled streams never use up what their neighbours
     /// need; memory stays bounded by streams times windows.
     pub(crate) fn connection_window_bytes(&self) -> u32 {

@@ -8,6 +8,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -20,7 +21,7 @@ use crate::call::Call;
 use crate::call_record::CallRecord;
 use crate::exchange::CallGuard;
 use crate::fault::Fault;
-use crate::grpc;
+use crate::grpc::{self, Code};
 use crate::listener::Listener;
 use crate::route::check_authority;
 use crate::runtime::{Routing, Thread};
@@ -67,10 +68,20 @@ pub(crate) fn serve(
     };
     let taken = Some(Arc::clone(&service));
     let guard = CallGuard::new(thread, taken, received_ns, slot, record);
+    if is_reset(&mut respond) {
+        return guard.end(Code::Cancelled);
+    }
     match Call::prepare(thread, service, &mut head, received_ns, sampled) {
         Ok(call) => call.start(guard, head, body, respond),
         Err(fault) => guard.refuse(respond, &fault),
     }
+}
+
+/// Whether the client has reset the call already. No attempt starts for such a call, or resets as
+/// fast as a client can write them would be as much work for the endpoints (SE-01).
+fn is_reset(respond: &mut SendResponse<Bytes>) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    respond.poll_reset(&mut cx).is_ready()
 }
 
 /// Which service takes the call, if the request itself is within limits.

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access_log::AccessLog;
 use crate::call_record::EndedCall;
 use crate::clock::Clock;
-use crate::config::{Config, EndpointSetConfig, Limits};
+use crate::config::{Config, EndpointSetConfig, Limits, Timeouts};
 use crate::decisions::Decisions;
 use crate::error::{ConfigError, Error};
 use crate::health::Checks;
@@ -46,8 +46,8 @@ pub struct Routing {
     pub services: HashMap<String, Arc<Service>>,
     /// Limits that concern clients.
     pub limits: Limits,
-    /// From accept to the end of the preface.
-    pub handshake_ms: u64,
+    /// Timeouts of connections.
+    pub timeouts: Timeouts,
     /// Every authority there is, for error texts. Made once: with thousands of services it takes
     /// longer than many calls, and whoever calls a wrong name does so again and again.
     pub known_authorities: Arc<str>,
@@ -631,7 +631,7 @@ fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: 
         authorities: Authorities::new(authorities),
         services,
         limits: config.limits.clone(),
-        handshake_ms: config.timeouts.handshake_ms,
+        timeouts: config.timeouts.clone(),
         sampling: Sampling::of(config),
     }
 }

@@ -2,14 +2,17 @@
 
 use std::cell::Cell;
 use std::future::{poll_fn, Future};
-use std::pin::pin;
+use std::pin::{pin, Pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::Connection;
+use tokio::time::{sleep, Sleep};
 
+use crate::frames::{Alarm, Peer, Watched};
 use crate::io::Rewound;
 use crate::listener::Listener;
 use crate::proxy;
@@ -21,11 +24,13 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves a connection until the client leaves, or until it was drained.
 pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket: Rewound) {
-    let timeout;
+    let (timeout, alarm);
     let handshake = {
         let routing = thread.shared.routing.load();
         let limits = &routing.limits;
-        timeout = Duration::from_millis(routing.handshake_ms);
+        timeout = Duration::from_millis(routing.timeouts.handshake_ms);
+        let socket = Watched::new(socket, Peer::Client, limits, &routing.timeouts);
+        alarm = socket.alarm();
         let mut builder = h2::server::Builder::new();
         builder
             .initial_window_size(limits.stream_window_bytes)
@@ -35,7 +40,13 @@ pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket:
             // (SE-06), beyond it h2 answers 431.
             .max_header_list_size(limits.max_header_list_bytes.saturating_mul(2))
             .max_send_buffer_size(limits.max_send_buffer_bytes)
-            .max_pending_accept_reset_streams(limits.max_pending_resets);
+            .max_pending_accept_reset_streams(limits.max_pending_resets)
+            // Frames that were on their way when we reset a stream are no mistake of the client's:
+            // streams of a second are remembered, as many as there can be.
+            .max_concurrent_reset_streams(limits.max_streams_per_connection as usize)
+            // h2 counts over the life of a connection, which ends honest old ones; `Watched`
+            // limits the rate.
+            .max_local_error_reset_streams(None);
         builder.handshake::<_, Bytes>(socket)
     };
     let connection = match tokio::time::timeout(timeout, handshake).await {
@@ -43,7 +54,7 @@ pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket:
         Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
         Err(_) => return tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),
     };
-    let mut serving = pin!(accept_calls(thread, listener, connection));
+    let mut serving = pin!(accept_calls(thread, listener, connection, alarm));
     tokio::select! {
         () = serving.as_mut() => return,
         () = thread.force.cancelled() => {}
@@ -55,10 +66,12 @@ pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket:
 async fn accept_calls(
     thread: &Rc<Thread>,
     listener: &Arc<Listener>,
-    mut connection: Connection<Rewound, Bytes>,
+    mut connection: Connection<Watched<Rewound>, Bytes>,
+    alarm: Alarm,
 ) {
     let mut going_away = pin!(thread.going_away.cancelled());
     let mut leaving = false;
+    let mut cut_off: Option<Pin<Box<Sleep>>> = None;
     let open = Rc::new(Cell::new(0_u32));
     loop {
         let accepted = poll_fn(|cx| {
@@ -66,7 +79,21 @@ async fn accept_calls(
                 leaving = true;
                 connection.graceful_shutdown();
             }
-            connection.poll_accept(cx)
+            let accepted = connection.poll_accept(cx);
+            let (Poll::Pending, Some(limit)) = (&accepted, alarm.must_end()) else {
+                return accepted;
+            };
+            if cut_off.is_none() {
+                thread.shared.stats.hit(limit);
+                tracing::debug!(limit = limit.name(), "client connection cut off");
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+            }
+            // Who floods us may not read the reason either.
+            let timer = cut_off.get_or_insert_with(|| Box::pin(sleep(LAST_WORDS)));
+            match timer.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => connection.poll_accept(cx),
+            }
         })
         .await;
         match accepted {
@@ -80,9 +107,8 @@ async fn accept_calls(
                 );
             }
             Some(Err(error)) => {
-                let calmed = error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
-                if calmed && error.is_go_away() && !error.is_remote() {
-                    thread.shared.stats.hit(Limit::PendingResets);
+                if let Some(limit) = alarm.limit() {
+                    thread.shared.stats.hit(limit);
                 }
                 return tracing::debug!(%error, "client connection ended");
             }

@@ -14,7 +14,16 @@ pub enum Limit {
     StreamsPerConnection,
     /// `limits.max_pending_resets` of a client connection, which is then closed.
     PendingResets,
-    /// `limits.max_header_list_bytes` of a request.
+    /// `limits.resets` of a client connection, which is then closed.
+    Resets,
+    /// `limits.control_frames` of a connection, either side's, which is then closed.
+    ControlFrames,
+    /// Small DATA frames that nobody reads: a connection may hold as many as fit half its window,
+    /// 256 bytes each at least, and is closed above.
+    SmallFrames,
+    /// `timeouts.header_block` of a connection, either side's, which is then closed.
+    HeaderBlock,
+    /// `limits.max_header_list_bytes` of a request or of an answer.
     HeaderList,
     /// `limits.max_inflight` of a service.
     MaxInflight,
@@ -32,10 +41,14 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
+        Self::Resets,
+        Self::ControlFrames,
+        Self::SmallFrames,
+        Self::HeaderBlock,
         Self::HeaderList,
         Self::MaxInflight,
         Self::ConnectionsPerEndpoint,
@@ -52,6 +65,10 @@ impl Limit {
             Self::Connections => "max_connections",
             Self::StreamsPerConnection => "max_streams_per_connection",
             Self::PendingResets => "max_pending_resets",
+            Self::Resets => "resets",
+            Self::ControlFrames => "control_frames",
+            Self::SmallFrames => "small_frames",
+            Self::HeaderBlock => "header_block",
             Self::HeaderList => "max_header_list_bytes",
             Self::MaxInflight => "max_inflight",
             Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",

@@ -41,7 +41,10 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
             for name, service in policy.services.items()
         ],
         "limits": policy.limits.model_dump(),
-        "timeouts": {"handshake_ms": _ms(policy.timeouts.handshake)},
+        "timeouts": {
+            "handshake_ms": _ms(policy.timeouts.handshake),
+            "header_block_ms": _ms(policy.timeouts.header_block),
+        },
         "picks": {"sample": policy.picks.sample},
         "tracing": {"sample": 0.0 if policy.tracing is None else policy.tracing.sample},
         "access_log": None

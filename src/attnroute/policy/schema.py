@@ -52,6 +52,8 @@ __all__ = [
     "Listener",
     "PathMatch",
     "Policy",
+    "RateLimit",
+    "ResetLimit",
     "Route",
     "Service",
     "ServiceLimits",
@@ -140,6 +142,27 @@ class Listener(Strict):
     )
 
 
+class RateLimit(Strict):
+    """How often something may happen: a burst that time refills."""
+
+    per_second: int = Field(default=1_000, ge=0, le=_U32_MAX, description="What time gives back.")
+    burst: int = Field(
+        default=10_000, ge=0, le=_U32_MAX, description="What may happen at once; 0: no limit."
+    )
+
+
+class ResetLimit(Strict):
+    """How many calls of one client connection may be reset."""
+
+    share: Share = Field(default=0.75, description="Of its new calls.")
+    per_second: int = Field(
+        default=1_000, ge=0, le=_U32_MAX, description="On top of it, what time gives back."
+    )
+    burst: int = Field(
+        default=1_000, ge=0, le=_U32_MAX, description="What may happen at once; 0: no limit."
+    )
+
+
 class Limits(Strict):
     """Limits that concern clients. Every hit is counted in `attnroute_limit_hits_total{limit}`."""
 
@@ -153,8 +176,9 @@ class Limits(Strict):
         description="Open streams per client connection, announced to the client.",
     )
     max_header_list_bytes: Annotated[int, size(1_024, 16 << 20)] = Field(
-        default=64 << 10,
-        description="Size of a header list as RFC 9113 6.5.2 counts it, in both directions.",
+        default=96 << 10,
+        description="Size of a header list as RFC 9113 6.5.2 counts it, in both directions; the "
+        "default lets 64 KiB of binary error details pass.",
     )
     stream_window_bytes: Annotated[int, size(1_024, 2**31 - 1)] = Field(
         default=256 << 10,
@@ -165,19 +189,36 @@ class Limits(Strict):
         description="Bytes held per stream for a peer that does not read.",
     )
     max_pending_resets: int = Field(
-        default=200,
+        default=1_000,
         ge=1,
         le=_U32_MAX,
-        description="Streams a client may reset before they were answered, per connection.",
+        description="Streams that a client may have reset before they were even accepted, per "
+        "connection.",
+    )
+    resets: ResetLimit = Field(
+        default=ResetLimit(),
+        description="Resets that a client makes, or provokes by mistakes, per connection; above, "
+        "it is cut off.",
+    )
+    control_frames: RateLimit = Field(
+        default=RateLimit(),
+        description="Frames that neither carry a call nor answer one (SETTINGS, PING, PRIORITY, "
+        "empty ones, unknown ones), per connection of a client or to an endpoint; above, it is cut "
+        "off.",
     )
 
 
 class Timeouts(Strict):
-    """Timeouts of client connections."""
+    """Timeouts of connections."""
 
     handshake: Timeout = Field(
         default=timedelta(seconds=10),
         description="From accept to the end of the client's HTTP/2 preface.",
+    )
+    header_block: Annotated[timedelta, duration(timedelta(0), _HOUR)] = Field(
+        default=timedelta(seconds=10),
+        description="From the first byte of a header block to its last, of a client or of an "
+        "endpoint; above, the connection is cut off. 0: no limit.",
     )
 
 
@@ -394,7 +435,7 @@ class Policy(Strict):
         min_length=1, description="Where clients come in; at least one."
     )
     limits: Limits = Field(default=Limits(), description="Limits that concern clients.")
-    timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of client connections.")
+    timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of connections.")
     fleet: Fleet = Field(default=Fleet(), description="The other sidecars.")
     drain: Drain = Field(default=Drain(), description="How the sidecar stops after SIGTERM.")
     picks: Picks = Field(default=Picks(), description="Which picks are recorded.")

@@ -65,7 +65,7 @@ def test_defaults_print_a_policy_that_says_the_same(
 ) -> None:
     assert run(["check", "--defaults", str(good)]) == 0
     text = capsys.readouterr().out
-    assert "max_header_list_bytes: 64KiB" in text
+    assert "max_header_list_bytes: 96KiB" in text
     assert "connect_timeout: 2s" in text
     assert loaded(text).policy == loaded(MINIMAL).policy
 

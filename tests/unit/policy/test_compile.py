@@ -61,14 +61,20 @@ def test_durations_become_milliseconds_and_sizes_bytes() -> None:
       - {match: {path: /a/b}, timeout: 1.5s}
       - {match: {path_prefix: /a/}}
 data_plane: {threads: 2, busy_poll: 50us}
-limits: {max_header_list_bytes: 128KiB, stream_window_bytes: 1.5MiB}
-timeouts: {handshake: 3s}
+limits:
+  max_header_list_bytes: 128KiB
+  stream_window_bytes: 1.5MiB
+  resets: {share: 50%, burst: 7}
+  control_frames: {per_second: 0}
+timeouts: {handshake: 3s, header_block: 0}
 """
     )
     assert (config["threads"], config["busy_poll_us"]) == (2, 50)
     assert config["limits"]["max_header_list_bytes"] == 128 << 10
     assert config["limits"]["stream_window_bytes"] == 3 << 19
-    assert config["timeouts"] == {"handshake_ms": 3_000}
+    assert config["limits"]["resets"] == {"share": 0.5, "per_second": 1_000, "burst": 7}
+    assert config["limits"]["control_frames"] == {"per_second": 0, "burst": 10_000}
+    assert config["timeouts"] == {"handshake_ms": 3_000, "header_block_ms": 0}
     (service,) = config["services"]
     assert service["connection"] == {
         "connect_timeout_ms": 90_000,
@@ -197,16 +203,16 @@ def test_data_plane_accepts_the_examples(name: str) -> None:
     DataPlane(compile_policy(load_policy(ROOT / "configs" / name)), 1)
 
 
-def rust_defaults(struct: str) -> dict[str, int]:
+def rust_defaults(struct: str) -> dict[str, float]:
     """The fields of `impl Default for <struct>` in config.rs."""
     source = (ROOT / "crates/dataplane/src/config.rs").read_text()
     match = re.search(rf"impl Default for {struct} \{{.*?Self \{{(.*?)\}}", source, re.DOTALL)
     assert match is not None, f"config.rs has no defaults of {struct}"
     values = {}
-    for name, product in re.findall(r"(\w+): ([0-9_ *]+)", match[1]):
-        value = 1
+    for name, product in re.findall(r"(\w+): ([0-9_. *]+)", match[1]):
+        value = 1.0
         for factor in product.split("*"):
-            value *= int(factor)
+            value *= float(factor)
         values[name] = value
     assert values
     return values
@@ -222,7 +228,10 @@ def milliseconds(model: Connection | Timeouts) -> dict[str, int]:
 
 
 def test_defaults_are_those_of_the_data_plane() -> None:
-    assert Limits().model_dump() == rust_defaults("Limits")
+    nested = {"resets", "control_frames"}
+    assert Limits().model_dump(exclude=nested) == rust_defaults("Limits")
+    assert Limits().resets.model_dump() == rust_defaults("ResetLimit")
+    assert Limits().control_frames.model_dump() == rust_defaults("RateLimit")
     assert ServiceLimits().model_dump() == rust_defaults("ServiceLimits")
     assert milliseconds(Connection()) == rust_defaults("ConnectionConfig")
     assert milliseconds(Timeouts()) == rust_defaults("Timeouts")
