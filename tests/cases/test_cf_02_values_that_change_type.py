@@ -81,3 +81,17 @@ def test_cf_02_a_boolean_field_takes_true_and_false_only() -> None:
                 f"`{right}`"
             )
         ]
+
+
+def test_cf_02_on_is_a_key_of_ours_in_retry_alone() -> None:
+    def routes(retry: str) -> str:
+        return policy().replace(
+            "{match: {path: /a/b}}", f"{{match: {{path: /a/b}}, idempotent: true, retry: {retry}}}"
+        )
+
+    assert problems(routes("{on: [UNAVAILABLE]}")) == []
+    (problem,) = problems(routes("{budget: {on: 1}}"))
+    assert "key `on` reads as a boolean" in problem
+    found = problems(routes("{on: [no]}"))
+    assert len(found) == 1
+    assert "found `no`" in found[0]

@@ -7,7 +7,7 @@
 //! a growing pause; they end after a few, since an endpoint that refuses everything would otherwise
 //! be asked for ever (RS-16). Endpoints that the call tried are left out while there is another.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
@@ -33,12 +33,15 @@ use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
 use crate::pool::{Lease, LeaseError, Pool};
+use crate::repeat::Repeat;
+use crate::repetition::Repetition;
 use crate::replay::{Again, Replay};
 use crate::runtime::Thread;
 use crate::sampling::Sampled;
 use crate::service::{Refusal, Service, Settings};
 use crate::stats::Limit;
 use crate::streaming::Method;
+use crate::upload::Upload;
 
 /// Endpoints that a call may try while nothing of it was sent.
 const CONNECT_TRIES: usize = 3;
@@ -52,17 +55,19 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// What is known of a call, whichever endpoint has it.
 #[derive(Debug)]
 pub(crate) struct Call {
-    thread: Rc<Thread>,
-    service: Arc<Service>,
+    pub(crate) thread: Rc<Thread>,
+    pub(crate) service: Arc<Service>,
     pub(crate) settings: Arc<Settings>,
     /// What a pick may know.
     request: RequestInfo,
-    method: Method,
-    received_ns: u64,
+    pub(crate) method: Method,
+    /// Rule by which its route tries it again; 0: none.
+    repetition: u32,
+    pub(crate) received_ns: u64,
     deadline: Option<Instant>,
     timeout: Option<Duration>,
     /// Whom it was given to before.
-    tried: Tried,
+    tried: Cell<Tried>,
     /// How often it was sent again.
     repetitions: u32,
     /// Where its picks are recorded: what it calls.
@@ -160,13 +165,14 @@ impl Call {
         Ok(Self {
             thread: Rc::clone(thread),
             request: settings.request_info(route, &head.headers),
+            repetition: route.map_or(0, |route| route.repetition),
             service,
             settings,
             method: Method::of_path(head.uri.path()),
             received_ns,
             deadline,
             timeout,
-            tried: Tried::default(),
+            tried: Cell::default(),
             repetitions: 0,
             recorded: sampled.picks.then(|| Box::new(head.uri.clone())),
             picks: sampled.is_noted().then(RefCell::default),
@@ -183,6 +189,12 @@ impl Call {
     ) {
         let mut body = Body::new(body);
         self.classify(&head, &mut body);
+        if self.repetition > 0 {
+            let upload = Upload::new(&self.service, body.rest, body.first);
+            let repeat = Repeat::begin(self, guard, head, upload, respond);
+            tokio::task::spawn_local(repeat);
+            return;
+        }
         let attempt = match self.pick(self.received_ns) {
             Ok(attempt) => attempt,
             Err(fault) => {
@@ -261,7 +273,7 @@ impl Call {
     }
 
     /// Tells the log, if the call is in it, whom it was given to.
-    fn note_in(&self, guard: &mut CallGuard) {
+    pub(crate) fn note_in(&self, guard: &mut CallGuard) {
         if let (Some(record), Some(picks)) = (&mut guard.record, &self.picks) {
             record.deadline = self.timeout;
             record.picks = picks.take();
@@ -284,24 +296,27 @@ impl Call {
         }
     }
 
-    fn timer(&self) -> Option<Pin<Box<Sleep>>> {
+    pub(crate) fn timer(&self) -> Option<Pin<Box<Sleep>>> {
         self.deadline
             .map(|deadline| Box::pin(sleep_until(deadline)))
     }
 
-    fn pick(&mut self, now_ns: u64) -> Result<Attempt, Fault> {
+    /// An endpoint that has not got the call, if there is one.
+    pub(crate) fn pick(&self, now_ns: u64) -> Result<Attempt, Fault> {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
         let recorded = self.recorded.as_deref();
         let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, &rng)));
+        let mut tried = self.tried.get();
         let attempt = self
             .service
-            .begin_another(&snapshot, now_ns, self.request, &self.tried, &mut rng)
+            .begin_another(&snapshot, now_ns, self.request, &tried, &mut rng)
             .map_err(|refusal| Fault::Refused {
                 service: self.service.name.clone(),
                 refusal,
             })?;
-        self.tried.add(attempt.endpoint().id);
+        tried.add(attempt.endpoint().id);
+        self.tried.set(tried);
         if let Some((uri, sight)) = sight {
             let decisions = &self.thread.shared.decisions;
             decisions.record(&self.service, uri, &attempt, sight);
@@ -312,9 +327,42 @@ impl Call {
         Ok(attempt)
     }
 
+    /// Whether there is an endpoint that has not got the call.
+    pub(crate) fn has_another(&self) -> bool {
+        let snapshot = self.service.snapshot();
+        let tried = self.tried.get();
+        self.service.has_another(&snapshot, self.request, &tried)
+    }
+
+    /// Now, for picks.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.thread.clock.now_ns()
+    }
+
+    /// The client gets the answer of this attempt.
+    pub(crate) fn settle(&self, attempt: &Attempt) {
+        if let Some(picks) = &self.picks {
+            picks.borrow_mut().settle(attempt);
+        }
+    }
+
+    /// What is left of its time; `None` without a deadline.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        let deadline = self.deadline?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// By which rule it may be tried again.
+    pub(crate) fn repetition(&self) -> Option<&Arc<Repetition>> {
+        self.settings.repetition(self.repetition)
+    }
+
     /// Waits for a connection. Nothing was sent yet, so an endpoint that cannot be reached costs
     /// the call nothing while there is another one.
-    async fn lease_waiting(&mut self, mut attempt: Attempt) -> Result<(Attempt, Lease), Fault> {
+    pub(crate) async fn lease_waiting(
+        &self,
+        mut attempt: Attempt,
+    ) -> Result<(Attempt, Lease), Fault> {
         let mut tries = 1;
         loop {
             let endpoint = Arc::clone(attempt.endpoint());
@@ -386,18 +434,26 @@ impl Call {
     }
 
     /// The request as the endpoint gets it.
-    fn outgoing(&self, head: &Parts, mut headers: HeaderMap) -> Request<()> {
-        if let Some(deadline) = self.deadline {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(remaining));
-        }
-        let mut request = Request::new(());
-        *request.method_mut() = head.method.clone();
-        *request.uri_mut() = head.uri.clone();
-        *request.version_mut() = http::Version::HTTP_2;
-        *request.headers_mut() = headers;
-        request
+    fn outgoing(&self, head: &Parts, headers: HeaderMap) -> Request<()> {
+        request_of(head, headers, self.remaining())
     }
+}
+
+/// A request with these headers. `timeout`: what the attempt has of time.
+pub(crate) fn request_of(
+    head: &Parts,
+    mut headers: HeaderMap,
+    timeout: Option<Duration>,
+) -> Request<()> {
+    if let Some(timeout) = timeout {
+        headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(timeout));
+    }
+    let mut request = Request::new(());
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = head.uri.clone();
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.headers_mut() = headers;
+    request
 }
 
 impl Replay {

@@ -104,6 +104,11 @@ impl Picks {
     /// An endpoint was chosen, for the first or another attempt.
     pub(crate) fn note(&mut self, attempt: &Attempt) {
         self.attempts += 1;
+        self.settle(attempt);
+    }
+
+    /// The client gets the answer of this one.
+    pub(crate) fn settle(&mut self, attempt: &Attempt) {
         self.last = Some((Arc::clone(attempt.endpoint()), attempt.reason()));
     }
 }

@@ -8,6 +8,7 @@
 mod balancer;
 mod health;
 mod request_class;
+mod resilience;
 mod rules;
 
 use std::collections::{BTreeMap, HashSet};
@@ -18,6 +19,7 @@ use serde::Deserialize;
 pub use balancer::*;
 pub use health::*;
 pub use request_class::*;
+pub use resilience::*;
 pub use rules::*;
 
 use crate::address::Address;
@@ -335,6 +337,8 @@ pub struct ServiceLimits {
     pub max_replay_bytes: usize,
     /// Endpoints of the service; a larger set is refused.
     pub max_endpoints: usize,
+    /// The same of all calls of routes with `retry` or `hedge` together.
+    pub max_replay_bytes_total: usize,
 }
 
 impl Default for ServiceLimits {
@@ -345,6 +349,7 @@ impl Default for ServiceLimits {
             max_pending: 1_000,
             max_replay_bytes: 64 * 1024,
             max_endpoints: 10_000,
+            max_replay_bytes_total: 64 * 1024 * 1024,
         }
     }
 }
@@ -387,9 +392,21 @@ pub struct RouteConfig {
     /// What stands above the balancer.
     #[serde(default)]
     pub rules: RulesConfig,
+    /// Its calls may be processed more than once.
+    #[serde(default)]
+    pub idempotent: bool,
+    /// Whether those that fail are tried again.
+    #[serde(default)]
+    pub retry: Option<RetryConfig>,
+    /// Whether those that take long are tried twice at once.
+    #[serde(default)]
+    pub hedge: Option<HedgeConfig>,
     /// Its rule set among those of the service, from 1; 0: none of its own.
     #[serde(skip)]
     pub rule: u32,
+    /// Its repetition among those of the service, from 1; 0: none.
+    #[serde(skip)]
+    pub repetition: u32,
 }
 
 /// A path or a prefix of it; both begin with `/`.
@@ -650,6 +667,7 @@ impl ServiceConfig {
             check(route.timeout_ms != Some(0), &at, || {
                 "timeout_ms must be positive".into()
             })?;
+            route.validate_repetition(&at)?;
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ use crate::server::Slot;
 use crate::service::{Service, ServiceStats};
 use crate::stats::Limit;
 use crate::streaming::Method;
+use crate::upload::Rest;
 
 /// Counts a call in, and out exactly once with its final status.
 #[derive(Debug)]
@@ -177,8 +178,15 @@ impl Exchange {
     /// Takes a call over. What is there of the request's body goes out at once, in the same write
     /// as its headers.
     pub(crate) fn begin(parts: Parts) -> Self {
+        let mut exchange = Self::new(parts);
+        // The task's first poll registers the waker; a client that left is found then, too.
+        let _ = exchange.poll_up(&mut Context::from_waker(Waker::noop()));
+        exchange
+    }
+
+    fn new(parts: Parts) -> Self {
         let service = parts.guard.service.as_ref();
-        let mut exchange = Self {
+        Self {
             streaming: service.is_some_and(|service| service.streaming.contains(parts.method)),
             method: parts.method,
             answered: false,
@@ -199,10 +207,30 @@ impl Exchange {
             outgrew_replay: false,
             guard: parts.guard,
             lease: parts.lease,
-        };
-        // The task's first poll registers the waker; a client that left is found then, too.
-        let _ = exchange.poll_up(&mut Context::from_waker(Waker::noop()));
-        exchange
+        }
+    }
+
+    /// Takes over the attempt that a call which could have been tried again stays with: the head of
+    /// its answer is there. `rest`: what it has still to send before it reads on from the client.
+    /// `None` if the client is gone.
+    pub(crate) fn resume(
+        parts: Parts,
+        rest: Option<Rest>,
+        asked: Framing,
+        response: Response<RecvStream>,
+    ) -> Option<Self> {
+        let mut exchange = Self::new(parts);
+        exchange.asked = asked;
+        if let Some(pump) = &mut exchange.up {
+            pump.rest = rest.map(Box::new);
+        }
+        match exchange.pass_head(response) {
+            None => Some(exchange),
+            Some(end) => {
+                exchange.conclude(end);
+                None
+            }
+        }
     }
 
     fn poll_moving(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -302,36 +330,35 @@ impl Exchange {
             Ok(response) => response,
             Err(error) => return Poll::Ready(Some(End::Failed(self.fault_of(&error)))),
         };
+        Poll::Ready(self.pass_head(response))
+    }
+
+    fn pass_head(&mut self, response: Response<RecvStream>) -> Option<End> {
         let (mut head, body) = response.into_parts();
         self.commit();
         let end_of_stream = body.is_end_stream();
         if let Some(fault) = self.check_size(&mut head.headers, end_of_stream) {
-            return Poll::Ready(Some(End::Failed(fault)));
+            return Some(End::Failed(fault));
         }
         self.grpc = grpc::is_grpc(&head.headers);
-        self.code = match head.status.as_u16() {
-            200 if !self.grpc => Code::Ok,
-            status => grpc::code_of_http(status),
-        };
+        self.code = code_of_head(&head, end_of_stream);
         if end_of_stream {
-            // Only END_STREAM makes a header block Trailers-Only (H2-05).
-            self.code = grpc::status_code(&head.headers).unwrap_or(self.code);
             self.claims = take_claims(self.guard.service.as_deref(), &mut head.headers);
         }
         let mut response = Response::new(());
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
         let Down::Head(respond) = &mut self.down else {
-            return Poll::Ready(None);
+            return None;
         };
         let Ok(to) = respond.send_response(response, end_of_stream) else {
-            return Poll::Ready(Some(End::ClientGone));
+            return Some(End::ClientGone);
         };
         if end_of_stream {
-            return Poll::Ready(Some(End::Complete(self.code)));
+            return Some(End::Complete(self.code));
         }
         self.down = Down::Body(Pump::new(body, Bytes::new(), to, !self.grpc));
-        Poll::Ready(None)
+        None
     }
 
     /// The answer is there: from here on there is no other try.
@@ -382,25 +409,8 @@ impl Exchange {
         })
     }
 
-    /// Holds a block of the answer to the limit. Where it has a status that stays, and what makes
-    /// the block so large goes (H2-24).
     fn check_size(&self, headers: &mut HeaderMap, is_last: bool) -> Option<Fault> {
-        // A table this small holds no such list, unless single values are large.
-        let bytes = grpc::header_list_bytes(headers);
-        let shared = &self.guard.thread.shared;
-        let limit = shared.routing.load().limits.max_header_list_bytes;
-        if bytes <= limit as usize {
-            return None;
-        }
-        shared.stats.hit(Limit::HeaderList);
-        if is_last && grpc::strip_to_status(headers) {
-            return None;
-        }
-        Some(Fault::AnswerHeaderList {
-            endpoint: self.endpoint(),
-            bytes,
-            limit,
-        })
+        check_size(&self.guard.thread, headers, is_last, || self.endpoint())
     }
 
     /// Clients wait for the rest of a message that trailers cut short (H2-13).
@@ -449,10 +459,11 @@ impl Exchange {
         let (Down::Head(_), Some(timer)) = (&self.down, &self.timer) else {
             return false;
         };
-        let left = timer.deadline().saturating_duration_since(Instant::now());
         let now_ns = self.guard.thread.clock.now_ns();
-        let passed_ns = now_ns.saturating_sub(self.guard.received_ns);
-        left.as_nanos() * 9 <= u128::from(passed_ns)
+        is_nearly_over(
+            timer.deadline(),
+            now_ns.saturating_sub(self.guard.received_ns),
+        )
     }
 
     /// Whether the call was not processed, and can be sent again. Ends the attempt if so.
@@ -560,9 +571,56 @@ impl Future for Exchange {
     }
 }
 
+/// Holds a block of the answer to the limit. Where it has a status that stays, and what makes the
+/// block so large goes (H2-24).
+pub(crate) fn check_size(
+    thread: &Thread,
+    headers: &mut HeaderMap,
+    is_last: bool,
+    endpoint: impl FnOnce() -> String,
+) -> Option<Fault> {
+    // A table this small holds no such list, unless single values are large.
+    let bytes = grpc::header_list_bytes(headers);
+    let limit = thread.shared.routing.load().limits.max_header_list_bytes;
+    if bytes <= limit as usize {
+        return None;
+    }
+    thread.shared.stats.hit(Limit::HeaderList);
+    if is_last && grpc::strip_to_status(headers) {
+        return None;
+    }
+    Some(Fault::AnswerHeaderList {
+        endpoint: endpoint(),
+        bytes,
+        limit,
+    })
+}
+
+/// Whether at most a tenth is left of the time between `passed_ns` ago and a deadline.
+pub(crate) fn is_nearly_over(deadline: Instant, passed_ns: u64) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.as_nanos() * 9 <= u128::from(passed_ns)
+}
+
+/// The status of an answer of which only the head is known, if nothing else comes.
+pub(crate) fn code_of_head(head: &http::response::Parts, end_of_stream: bool) -> Code {
+    let code = match head.status.as_u16() {
+        200 if !grpc::is_grpc(&head.headers) => Code::Ok,
+        status => grpc::code_of_http(status),
+    };
+    // Only END_STREAM makes a header block Trailers-Only (H2-05).
+    match end_of_stream {
+        true => grpc::status_code(&head.headers).unwrap_or(code),
+        false => code,
+    }
+}
+
 /// What trailers tell the sidecar. It stays in them for the client, unless the policy keeps load
 /// reports from it.
-fn take_claims(service: Option<&Service>, trailers: &mut HeaderMap) -> Option<Box<Claims>> {
+pub(crate) fn take_claims(
+    service: Option<&Service>,
+    trailers: &mut HeaderMap,
+) -> Option<Box<Claims>> {
     let claims = Claims::of(trailers)?;
     let strips = |service: &Service| service.snapshot().settings.strip_load_reports;
     if claims.has_report() && service.is_some_and(strips) {
@@ -571,7 +629,7 @@ fn take_claims(service: Option<&Service>, trailers: &mut HeaderMap) -> Option<Bo
     Some(claims)
 }
 
-fn count(bytes: &AtomicU64, logged: Option<&Cell<u64>>, part: &[u8]) {
+pub(crate) fn count(bytes: &AtomicU64, logged: Option<&Cell<u64>>, part: &[u8]) {
     let length = part.len() as u64;
     bytes.fetch_add(length, Relaxed);
     if let Some(logged) = logged {
@@ -589,6 +647,8 @@ struct Pump {
     ends: bool,
     /// `to` takes no more.
     is_refused: bool,
+    /// What was read before and goes first, of a call that could have been tried again.
+    rest: Option<Box<Rest>>,
 }
 
 /// What came after the last DATA.
@@ -614,6 +674,7 @@ impl Pump {
             chunk: taken,
             ends,
             is_refused: false,
+            rest: None,
         }
     }
 
@@ -626,6 +687,17 @@ impl Pump {
             while !self.chunk.is_empty() {
                 if ready!(self.poll_hand_on(cx, &mut moving))? {
                     return Poll::Ready(Ok(Source::Ended));
+                }
+            }
+            if let Some(rest) = &mut self.rest {
+                if let Some(chunk) = rest.next_frame() {
+                    self.chunk = chunk;
+                    continue;
+                }
+                let trailers = rest.take_trailers();
+                self.rest = None;
+                if let Some(trailers) = trailers {
+                    return Poll::Ready(Ok(Source::Trailers(trailers)));
                 }
             }
             match ready!(self.from.poll_data(cx)) {
@@ -656,11 +728,19 @@ impl Pump {
             };
         }
         let part = self.chunk.split_to(room);
-        moving(&part);
-        let ends = self.ends && self.chunk.is_empty() && self.from.is_end_stream();
+        let (mut settled, mut is_last) = (0, true);
+        if let Some(rest) = &mut self.rest {
+            (settled, is_last) = (rest.settle(room), rest.is_empty());
+        }
+        if settled == 0 {
+            moving(&part);
+        } else {
+            moving(&part.slice(settled..));
+        }
+        let ends = self.ends && self.chunk.is_empty() && is_last && self.from.is_end_stream();
         let sent = self.to.send_data(part, ends);
         // Given back only now: this is what holds the sender to the pace of the reader.
-        let _ = self.from.flow_control().release_capacity(room);
+        let _ = self.from.flow_control().release_capacity(room - settled);
         sent.map_err(|_| PumpError::Sink)?;
         Poll::Ready(Ok(ends))
     }

@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     PendingLimit { endpoint: String, limit: usize },
     /// The deadline passed.
     Deadline,
+    /// The time of one attempt passed.
+    PerTryTimeout { endpoint: String, timeout_ms: u64 },
     /// The endpoint reset the stream.
     Reset {
         endpoint: String,
@@ -151,6 +153,16 @@ impl Fault {
                 Code::DeadlineExceeded,
                 "the deadline of the call passed".into(),
             ),
+            Self::PerTryTimeout {
+                endpoint,
+                timeout_ms,
+            } => (
+                Code::DeadlineExceeded,
+                format!(
+                    "endpoint `{endpoint}` did not answer within `retry.per_try_timeout`, \
+                     {timeout_ms} ms"
+                ),
+            ),
             Self::Reset { endpoint, reason } => (
                 code_of_reset((*reason).into()),
                 format!(
@@ -200,7 +212,8 @@ impl Fault {
             | Self::Lost { .. }
             | Self::Truncated { .. }
             // Silence until the deadline counts against the endpoint (RS-05).
-            | Self::Deadline => true,
+            | Self::Deadline
+            | Self::PerTryTimeout { .. } => true,
             Self::UnknownAuthority { .. }
             | Self::HeaderList { .. }
             // What is too large is a matter of our limit.

@@ -14,6 +14,9 @@ pub static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Where its text stands, percent-encoded.
 pub static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+/// Attempts of a call that went before this one.
+static PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
+
 /// Longest text of a status of our own, in bytes of UTF-8 before encoding (H2-26).
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -323,6 +326,15 @@ pub fn prepare_request_headers(headers: &mut HeaderMap) {
     } else if fields > 0 {
         headers.remove(TE);
     }
+}
+
+/// Tells an endpoint how many attempts of the call went before, those of the client itself included
+/// (gRFC A6).
+pub fn add_previous_attempts(headers: &mut HeaderMap, before: u32) {
+    let number = |value: &HeaderValue| value.to_str().ok()?.parse::<u32>().ok();
+    let clients = headers.get(&PREVIOUS_ATTEMPTS).and_then(number);
+    let total = clients.unwrap_or(0).saturating_add(before);
+    headers.insert(&PREVIOUS_ATTEMPTS, HeaderValue::from(total));
 }
 
 #[cfg(test)]

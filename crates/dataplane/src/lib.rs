@@ -9,6 +9,8 @@
 //!    whom, `balancer` picks.
 //! 4. `pool` has a connection to the endpoint with room for one more stream.
 //! 5. `exchange` moves frames both ways until the answer is complete; `grpc` reads its status.
+//!    On routes that try calls again `repeat` goes before it: it keeps what the client sends (`upload`)
+//!    and asks `retry` and `hedge` what may be sent once more.
 //! 6. `attempt` tells the balancer and `outlier` what became of it, `orca` what the endpoint reported;
 //!    `endpoint` and `histogram` count what happened; `metrics` shows it.
 //! 7. `health` asks endpoints between calls whether they serve.
@@ -41,6 +43,7 @@ mod framing;
 pub mod grpc;
 pub mod hash;
 pub mod health;
+pub mod hedge;
 pub mod histogram;
 mod io;
 pub mod ledger;
@@ -53,7 +56,10 @@ pub mod picker;
 mod pool;
 mod proxy;
 pub mod reason;
+mod repeat;
+pub mod repetition;
 mod replay;
+pub mod retry;
 pub mod rng;
 pub mod route;
 pub mod runtime;
@@ -64,3 +70,4 @@ pub mod slow_start;
 pub mod spans;
 pub mod stats;
 pub mod streaming;
+mod upload;

@@ -16,6 +16,8 @@ use crate::health::Verdict;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
 use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
+use crate::repetition::RepetitionStats;
+use crate::retry::Refused;
 use crate::runtime::DataPlane;
 use crate::service::{Reason, ServiceStats, Snapshot};
 use crate::stats::{Limit, RetryReason};
@@ -210,7 +212,7 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         }
     }
     let family = "attnroute_retries_total";
-    page.family(family, "counter", "Calls sent again, by why that was safe");
+    page.family(family, "counter", "Calls sent again, by the reason");
     for (name, service) in &services {
         for (reason, count) in RetryReason::ALL.iter().zip(&service.stats.retries) {
             let labels = [("service", name.as_str()), ("reason", reason.name())];
@@ -232,6 +234,54 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
     }
     voids(page, &services);
     classes(page, &services);
+    repetitions(page, &services);
+}
+
+type PerRepetition = fn(&RepetitionStats) -> u64;
+
+fn repetitions(page: &mut Page, services: &[NamedService]) {
+    let family = "attnroute_retries_refused_total";
+    let help = "Calls not tried again, though their status is one that is, by the reason";
+    page.family(family, "counter", help);
+    for (name, service) in services {
+        for (why, count) in Refused::ALL.iter().zip(&service.stats.repetition.refused) {
+            let labels = [("service", name.as_str()), ("reason", why.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+    let families: [(&str, &str, &str, PerRepetition); 4] = [
+        (
+            "attnroute_hedges_total",
+            "counter",
+            "Attempts sent before another one of the call had answered",
+            |stats| stats.hedges.load(Relaxed),
+        ),
+        (
+            "attnroute_hedges_won_total",
+            "counter",
+            "Of them, those whose answer the client got",
+            |stats| stats.hedges_won.load(Relaxed),
+        ),
+        (
+            "attnroute_hedges_refused_total",
+            "counter",
+            "Attempts that were not sent because hedge.max_share was used up",
+            |stats| stats.hedges_refused.load(Relaxed),
+        ),
+        (
+            "attnroute_replay_bytes",
+            "gauge",
+            "Bytes of requests kept to be sent again",
+            |stats| stats.replay_bytes.load(Relaxed),
+        ),
+    ];
+    for (family, kind, help, read) in families {
+        page.family(family, kind, help);
+        for (name, service) in services {
+            let value = read(&service.stats.repetition);
+            page.sample(family, &[("service", name)], value);
+        }
+    }
 }
 
 fn voids(page: &mut Page, services: &[NamedService]) {

@@ -103,16 +103,21 @@ impl Replay {
     }
 }
 
+/// What is kept of a part.
+pub(crate) fn to_keep(part: &Bytes) -> Bytes {
+    if part.len() <= COPIED_MAX {
+        Bytes::copy_from_slice(part)
+    } else {
+        part.clone()
+    }
+}
+
 impl Body {
     fn keep(&mut self, part: &Bytes, limit: usize) -> bool {
         if self.length + part.len() > limit {
             return false;
         }
-        let kept = if part.len() <= COPIED_MAX {
-            Bytes::copy_from_slice(part)
-        } else {
-            part.clone()
-        };
+        let kept = to_keep(part);
         if self.length == 0 {
             self.first = kept;
         } else {

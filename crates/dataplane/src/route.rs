@@ -260,7 +260,11 @@ mod tests {
             matcher,
             timeout_ms: Some(timeout_ms),
             rules: RulesConfig::default(),
+            idempotent: false,
+            retry: None,
+            hedge: None,
             rule: 0,
+            repetition: 0,
         }
     }
 

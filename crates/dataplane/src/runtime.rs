@@ -25,6 +25,7 @@ use crate::config::{Config, EndpointSetConfig, Limits, Timeouts};
 use crate::decisions::Decisions;
 use crate::error::{ConfigError, Error};
 use crate::health::Checks;
+use crate::hedge::Tails;
 use crate::listener::{self, Listener};
 use crate::pool::Pool;
 use crate::rng::Rng;
@@ -95,6 +96,8 @@ pub(crate) struct Thread {
     pub(crate) rng: RefCell<Rng>,
     /// Draws what is sampled.
     pub(crate) lots: RefCell<Rng>,
+    /// What was measured for routes that hedge.
+    pub(crate) tails: RefCell<Tails>,
     pub(crate) activity: Activity,
     /// Stop accepting, send GOAWAY, finish.
     pub(crate) going_away: CancellationToken,
@@ -416,6 +419,7 @@ impl DataPlane {
                     shared,
                     clock,
                     pool: Pool::default(),
+                    tails: RefCell::default(),
                     activity: Activity::new(linger),
                     going_away: away,
                     force: forced,

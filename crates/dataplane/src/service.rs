@@ -20,8 +20,8 @@ pub use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample, Trie
 use crate::balancer::{Balancer, View};
 use crate::class::{ClassSet, Interner, Newcomers};
 use crate::config::{
-    ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig, ServiceConfig,
-    ServiceLimits,
+    BudgetConfig, ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig,
+    ServiceConfig, ServiceLimits,
 };
 use crate::constraints::{pick_among, Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member, Outcome};
@@ -32,6 +32,8 @@ use crate::histogram::Histogram;
 use crate::orca::{Claims, LoadReport, Malformed, MetricNames};
 use crate::outlier::{Cause, Outlier};
 pub use crate::reason::Reason;
+use crate::repetition::{Repetition, RepetitionStats};
+use crate::retry::Budget;
 use crate::rng::Rng;
 use crate::route::Routes;
 use crate::slow_start::SlowStart;
@@ -85,6 +87,8 @@ pub struct Settings {
     /// The rules of each `RequestInfo::rule`; empty where there are none.
     rules: Box<[RulesConfig]>,
     sticky_headers: Box<[Option<HeaderName>]>,
+    /// What each `RouteConfig::repetition` says, from 1.
+    repetitions: Box<[Arc<Repetition>]>,
     /// Whether and how new endpoints get fewer calls.
     pub slow_start: Option<SlowStart>,
     /// Whether and when calls that go wrong eject an endpoint.
@@ -147,6 +151,8 @@ pub struct ServiceStats {
     pub health_checks: [AtomicU64; Verdict::KINDS.len()],
     /// Load reports that could not be read.
     pub malformed_reports: AtomicU64,
+    /// Calls that were tried again.
+    pub repetition: RepetitionStats,
 }
 
 /// One service. Lives while any policy or call names it.
@@ -160,6 +166,8 @@ pub struct Service {
     pub streaming: StreamingMethods,
     /// Calls whose request class is not admitted yet.
     newcomers: Newcomers,
+    /// Repetitions of what was not processed, beyond the first of a call, on routes without `retry`.
+    pub unprocessed_budget: Budget,
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
@@ -199,7 +207,7 @@ impl Service {
             pinned: false,
             reachable: true,
             classes: Arc::clone(interner.set()),
-            settings: Arc::new(Settings::new(&config)),
+            settings: Arc::new(Settings::new(&config, &[])),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
         };
@@ -208,6 +216,7 @@ impl Service {
             stats: ServiceStats::default(),
             streaming: StreamingMethods::default(),
             newcomers: Newcomers::default(),
+            unprocessed_budget: Budget::new(&BudgetConfig::default()),
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
@@ -232,7 +241,8 @@ impl Service {
     pub fn apply_config(&self, config: ServiceConfig) {
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();
-        let settings = Arc::new(Settings::new(&config));
+        let settings = Settings::new(&config, &current.settings.repetitions);
+        let settings = Arc::new(settings);
         writer.config = config;
         if settings.health.is_none() {
             for member in current.members.iter() {
@@ -568,6 +578,16 @@ impl Service {
         Ok((index, reason))
     }
 
+    /// Whether the rules of a call's route leave an endpoint that it was not given to yet.
+    #[must_use]
+    pub fn has_another(&self, snapshot: &Snapshot, request: RequestInfo, tried: &Tried) -> bool {
+        let ruled = snapshot.rules.get(request.rule as usize);
+        let among = ruled.map_or(&*snapshot.usable, Ruled::usable);
+        among
+            .iter()
+            .any(|&index| !tried.contains(snapshot.view().endpoint(index).id))
+    }
+
     /// Chooses, and counts the attempt in.
     ///
     /// # Errors
@@ -810,8 +830,15 @@ impl Snapshot {
 }
 
 impl Settings {
-    fn new(config: &ServiceConfig) -> Self {
+    fn new(config: &ServiceConfig, previous: &[Arc<Repetition>]) -> Self {
         let mut routes = config.routes.clone();
+        let mut repetitions = Vec::new();
+        for route in &mut routes {
+            if let Some(repetition) = Repetition::of(route) {
+                repetitions.push(repetition.following(previous));
+                route.repetition = repetitions.len() as u32;
+            }
+        }
         let mut rules = vec![RulesConfig::default()];
         for route in routes.iter_mut().filter(|route| !route.rules.is_empty()) {
             route.rule = rules.len() as u32;
@@ -822,6 +849,7 @@ impl Settings {
         }
         Self {
             sticky_headers: rules.iter().map(sticky_header).collect(),
+            repetitions: repetitions.into(),
             rules: rules.into(),
             limits: config.limits.clone(),
             connection: config.connection.clone(),
@@ -838,6 +866,12 @@ impl Settings {
             hash_header: config.balancer.hash_header(),
             tracking: Tracking::new(config),
         }
+    }
+
+    /// What the route of that `RouteConfig::repetition` says about trying calls again.
+    pub(crate) fn repetition(&self, number: u32) -> Option<&Arc<Repetition>> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.repetitions.get(index)
     }
 
     /// What a pick may know of a call on this route with these headers.

@@ -37,11 +37,13 @@ pub enum Limit {
     ReplayBytes,
     /// `request_class.max_classes` of a service.
     RequestClasses,
+    /// `limits.max_replay_bytes_total` of a service, where it did so.
+    ReplayBytesTotal,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -56,6 +58,7 @@ impl Limit {
         Self::HealthChecks,
         Self::ReplayBytes,
         Self::RequestClasses,
+        Self::ReplayBytesTotal,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -76,6 +79,7 @@ impl Limit {
             Self::HealthChecks => "max_checks",
             Self::ReplayBytes => "max_replay_bytes",
             Self::RequestClasses => "max_classes",
+            Self::ReplayBytesTotal => "max_replay_bytes_total",
         }
     }
 }
@@ -90,11 +94,21 @@ pub enum RetryReason {
     Leaving,
     /// The connection was lost before anything of the call was written.
     Unsent,
+    /// Its status is in `retry.on` of its route.
+    Status,
+    /// `retry.per_try_timeout` was over.
+    PerTryTimeout,
 }
 
 impl RetryReason {
     /// Every reason.
-    pub const ALL: [Self; 3] = [Self::Refused, Self::Leaving, Self::Unsent];
+    pub const ALL: [Self; 5] = [
+        Self::Refused,
+        Self::Leaving,
+        Self::Unsent,
+        Self::Status,
+        Self::PerTryTimeout,
+    ];
 
     /// Its metric label.
     #[must_use]
@@ -103,6 +117,8 @@ impl RetryReason {
             Self::Refused => "refused",
             Self::Leaving => "leaving",
             Self::Unsent => "unsent",
+            Self::Status => "status",
+            Self::PerTryTimeout => "per_try_timeout",
         }
     }
 }

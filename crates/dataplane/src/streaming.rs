@@ -26,7 +26,7 @@ pub struct StreamingMethods {
 }
 
 /// A method by its path. Two that are taken for one cost an inexact sample, nothing else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Method(u64);
 
 impl Method {

@@ -125,7 +125,11 @@ fn reading_a_call_allocates_nothing() {
         matcher: PathMatch::PathPrefix("/shop.Cart/".to_owned()),
         timeout_ms: Some(1),
         rules: RulesConfig::default(),
+        idempotent: false,
+        retry: None,
+        hedge: None,
         rule: 0,
+        repetition: 0,
     }]);
     let mut headers = HeaderMap::new();
     headers.insert("grpc-timeout", HeaderValue::from_static("100m"));

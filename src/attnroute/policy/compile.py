@@ -16,6 +16,7 @@ from attnroute.policy.health import health_json, outlier_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.load_reports import load_reports_json
 from attnroute.policy.request_class import request_class_json
+from attnroute.policy.resilience import hedge_json, retry_json
 from attnroute.policy.schema import Listener, Route, Service
 
 __all__ = ["CONFIG_VERSION", "compile_policy"]
@@ -109,6 +110,9 @@ def _route(route: Route) -> dict[str, Any]:
         "match": route.match.model_dump(exclude_none=True),
         "timeout_ms": None if route.timeout is None else _ms(route.timeout),
         "rules": route.rules.model_dump(),
+        "idempotent": route.idempotent,
+        "retry": retry_json(route.retry),
+        "hedge": hedge_json(route.hedge),
     }
 
 

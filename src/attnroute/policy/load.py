@@ -374,7 +374,7 @@ class _Composer:
         elif node.value is None and not node.raw:
             self._note(*at, "a key is missing before the colon")
             frame.drops_next = True
-        elif plain and not isinstance(node.value, str) and not self._is_free():
+        elif plain and not isinstance(node.value, str) and not self._is_text_here(node.raw):
             reading = node.value.reading if isinstance(node.value, Ambiguous) else _kind(node.value)
             self._note(
                 *at, f'key `{node.raw}` reads as {reading}; put it in quotes: `"{node.raw}"`'
@@ -383,9 +383,13 @@ class _Composer:
         else:
             frame.key = (node.raw, *at)
 
-    def _is_free(self) -> bool:
-        """Whether this stands below a key that begins with `x-`."""
-        return any(frame.key is not None and frame.key[0].startswith("x-") for frame in self._stack)
+    def _is_text_here(self, key: str) -> bool:
+        """Whether nobody can take a key for anything but text: below one that begins with `x-`, and
+        as the `on` of `retry`, which is a key of ours."""
+        above = [frame.key[0] for frame in self._stack if frame.key is not None]
+        return (key == "on" and above[-1:] == ["retry"]) or any(
+            name.startswith("x-") for name in above
+        )
 
     def _alias(self, event: Any) -> None:
         name = event.anchor or ""

@@ -24,7 +24,7 @@ _HEAD = """\
 # Policy reference
 
 Every key of a policy. What the parts mean together: [balancers](balancers.md), \
-[discovery](discovery.md), [operations](operations.md).
+[discovery](discovery.md), [resilience](resilience.md), [operations](operations.md).
 
 - **duration**: numbers with the units `h`, `m`, `s`, `ms`, `us`, largest first: `250ms`, `1m30s`; \
 0 may go without.
@@ -51,10 +51,12 @@ _BY_PATTERN = {
     scalars.AUTHORITY_PATTERN: "host, `host:port`, `host:*` or `*`",
     scalars.DNS_NAME_PATTERN: "`host:port` or SRV name",
     "^/": "path",
+    r"^p([5-9][0-9])(\.[0-9])?$": "percentile",
     "^(unix:)?/": "path of a Unix socket",
 }
 _EXAMPLES = {
     "duration": "2s",
+    "percentile or duration": "p95",
     "size": "64KiB",
     "name": "checkout",
     "address": "127.0.0.1:50051",
@@ -215,7 +217,7 @@ def _kind(schema: Schema) -> str:
     if options:
         kinds = [_kind(option) for option in options if option.get("type") != "null"]
         for kind in ("duration", "size"):
-            if kind in kinds:
+            if kind in kinds and "percentile" not in kinds:
                 return kind
         if any(str(option.get("pattern", "")).endswith("%$") for option in options):
             return "share"

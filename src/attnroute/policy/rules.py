@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from attnroute.errors import Problem
 from attnroute.policy import scalars
 from attnroute.policy.health import OutlierDetection
+from attnroute.policy.resilience import Retry
 from attnroute.policy.schema import Connection, Drain, EndpointSource, ServiceLimits
 from attnroute.policy.tree import Tree
 
@@ -36,6 +37,7 @@ def check_policy(tree: Tree) -> list[Problem]:
         at: Loc = ("services", name)
         problems += _sources(tree, at)
         problems += _routes(tree, at)
+        problems += _repetitions(tree, at)
         problems += _balancer(tree, at)
         problems += _order(tree, (*at, "connection"), "backoff_base", "backoff_max", Connection())
         problems += _order(
@@ -266,6 +268,28 @@ def _routes(tree: Tree, at: Loc) -> Iterator[Problem]:
                 (*loc, given[0]), f"a route for `{value}` stands at {earlier} already; merge them"
             )
         first.setdefault((given[0], value), loc)
+
+
+def _repetitions(tree: Tree, at: Loc) -> Iterator[Problem]:
+    for index, route in enumerate(_items(tree, (*at, "routes"))):
+        loc: Loc = (*at, "routes", index)
+        yield from _order(tree, (*loc, "retry"), "backoff", "max_backoff", Retry())
+        if not isinstance(route, dict):
+            continue
+        given = [key for key in ("retry", "hedge") if route.get(key) is not None]
+        for key in given:
+            if route.get("idempotent", False) is False:
+                yield tree.key_problem(
+                    (*loc, key),
+                    f"`{_name(loc)}` has `{key}`, which can have a call processed twice, without "
+                    "`idempotent: true`; write that if its calls may be, or remove it",
+                )
+        if len(given) > 1:
+            yield tree.key_problem(
+                (*loc, "hedge"),
+                f"`{_name(loc)}` has both `retry`, at {tree.line_of_key((*loc, 'retry'))}, and "
+                "`hedge`; keep one",
+            )
 
 
 def _balancer(tree: Tree, at: Loc) -> Iterator[Problem]:

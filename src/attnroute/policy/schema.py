@@ -32,6 +32,7 @@ from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.policy.observe import AccessLog, Picks, Tracing
 from attnroute.policy.request_class import RequestClass
+from attnroute.policy.resilience import Hedge, Retry
 from attnroute.policy.sources import (
     EndpointAddress,
     EndpointFile,
@@ -258,10 +259,14 @@ class ServiceLimits(Strict):
     max_replay_bytes: Annotated[int, size(0, 64 << 20)] = Field(
         default=64 << 10,
         description="Bytes of a request that are kept until its answer begins, so that it can be "
-        "sent again if its endpoint did not process it; 0 keeps nothing.",
+        "sent again if its endpoint did not process it, or its route says so; 0 keeps nothing.",
     )
     max_endpoints: int = Field(
         default=10_000, ge=1, le=100_000, description="Endpoints; a larger set is refused."
+    )
+    max_replay_bytes_total: Annotated[int, size(0, 1 << 40)] = Field(
+        default=64 << 20,
+        description="The same of all calls of routes with `retry` or `hedge` together.",
     )
 
 
@@ -349,14 +354,20 @@ class Locality(Strict):
 class Route(Strict):
     """Settings of the calls whose path matches; an exact path goes before every prefix."""
 
-    RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("idempotent", "retry", "hedge"), "a later version"
-    )
-
     match: PathMatch = Field(description="Which calls.")
     timeout: Timeout | None = Field(
         default=None,
         description="Upper bound of a call's deadline; the client's own may be shorter.",
+    )
+    idempotent: bool = Field(
+        default=False,
+        description="Its calls may be processed more than once; `retry` and `hedge` need it.",
+    )
+    retry: Retry | None = Field(
+        default=None, description="Whether calls that fail are tried again; default off."
+    )
+    hedge: Hedge | None = Field(
+        default=None, description="Whether calls that take long are sent twice; default off."
     )
     rules: Rules = Field(default=Rules(), description="What stands above the balancer.")
 

@@ -23,6 +23,8 @@ from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
 ROOT = Path(__file__).parents[3]
 NO_RULES: dict[str, Any] = {"pin": [], "sticky": None, "max_share": None, "explore": 0.0}
 
+ONCE: dict[str, Any] = {"idempotent": False, "retry": None, "hedge": None}
+
 
 def compiled(text: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(compile_policy(loaded(text)))
@@ -83,8 +85,8 @@ timeouts: {handshake: 3s, header_block: 0}
         "max_streams": 7,
     }
     assert service["routes"] == [
-        {"match": {"path": "/a/b"}, "timeout_ms": 1_500, "rules": NO_RULES},
-        {"match": {"path_prefix": "/a/"}, "timeout_ms": None, "rules": NO_RULES},
+        {"match": {"path": "/a/b"}, "timeout_ms": 1_500, "rules": NO_RULES, **ONCE},
+        {"match": {"path_prefix": "/a/"}, "timeout_ms": None, "rules": NO_RULES, **ONCE},
     ]
 
 

@@ -273,6 +273,11 @@ impl Ruled {
         }
     }
 
+    /// Whom pins leave.
+    pub(crate) fn usable(&self) -> &[u32] {
+        &self.usable
+    }
+
     /// Whether zones or pins leave it a balancer of its own.
     pub(crate) fn has_sides(&self) -> bool {
         !self.sides.is_empty()
