@@ -430,10 +430,12 @@ class Sidecar:
         admin = [policy.admin.grpc, policy.admin.http]
         if policy.admin.socket is not None:
             admin.append(f"unix:{policy.admin.socket.removeprefix('unix:')}")
-        listeners = [listener.address for listener in policy.listeners]
-        bound = self._plane.bound().values() if self._bound else ()
+        # An inbound listener leads to its server, in no circle.
+        listeners = {one.name: one.address for one in policy.listeners if one.mode != "inbound"}
+        bound = self._plane.bound() if self._bound else {}
+        taken = [bound[name] for name in listeners.keys() & bound.keys()]
         admin_bound = [address for address in self._admin_bound.values() if address]
-        self._own.replace([*admin, *listeners, *bound, *admin_bound])
+        self._own.replace([*admin, *listeners.values(), *taken, *admin_bound])
 
     def _position(self, *keys: str | int) -> str:
         line, column = self._loaded.position(keys)

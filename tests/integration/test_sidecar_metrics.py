@@ -22,7 +22,12 @@ DOC = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
     """A sidecar that has seen good calls, a refused one, no load report and a failed reload."""
-    policy = minimal_policy(address, extra="    load_reports: {out_of_band: {interval: 1s}}\n")
+    policy = minimal_policy(
+        address,
+        extra="    load_reports: {out_of_band: {interval: 1s}}\n",
+        listeners="  - {mode: inbound, address: 127.0.0.1:0, target: 127.0.0.1:9, "
+        "max_concurrency: 4}\n",
+    )
     sidecar = start_sidecar(policy)
     # The peer does not serve it, so every family of it has a series.
     sidecar.until(lambda: sidecar.metric("attnroute_out_of_band_failures_total"), "a refusal")
@@ -126,7 +131,8 @@ def test_a_real_prometheus_scrapes_it(start_sidecar: Start, tmp_path: Path) -> N
             assert server.value('attnroute_picks_total{service="cart"}') == CALLS
             count = 'attnroute_request_duration_seconds_count{service="cart"}'
             assert server.value(count) == CALLS
-            quantile = "histogram_quantile(0.5, attnroute_request_duration_seconds_bucket)"
+            buckets = 'attnroute_request_duration_seconds_bucket{service="cart"}'
+            quantile = f"histogram_quantile(0.5, {buckets})"
             assert 0 < server.value(quantile) < 60
             assert server.value('attnroute_policy_reloads_total{result="rejected"}') == 1
 

@@ -31,13 +31,16 @@ ADMIN = f"admin: {{grpc: {ANY_PORT}, http: {ANY_PORT}}}\n"
 """The admin block of a test's policy."""
 
 
-def minimal_policy(*endpoints: str, service: str = "cart", extra: str = "") -> str:
-    """One explicit listener and one service with static endpoints; `extra` is appended."""
+def minimal_policy(
+    *endpoints: str, service: str = "cart", extra: str = "", listeners: str = ""
+) -> str:
+    """One explicit listener, then `listeners`, and one service with static endpoints; `extra` is
+    appended."""
     listed = ", ".join(f'"{endpoint}"' for endpoint in endpoints)
     return (
         f"{ADMIN}"
         f"drain: {{linger: 1s, limit: 3s}}\n"
-        f"listeners:\n  - {{mode: explicit, address: {ANY_PORT}}}\n"
+        f"listeners:\n  - {{mode: explicit, address: {ANY_PORT}}}\n{listeners}"
         f"services:\n  {service}:\n    endpoints: {{static: [{listed}]}}\n"
         f"{extra}"
     )
@@ -169,8 +172,8 @@ class Sidecar:
 
     @property
     def address(self) -> str:
-        """Of the only, or first, listener."""
-        return next(iter(self.listeners.values()))
+        """Of the only listener, or the first by its name."""
+        return min(self.listeners.items())[1]
 
     @property
     def admin(self) -> str:

@@ -7,6 +7,8 @@
 //! a growing pause; they end after a few, since an endpoint that refuses everything would otherwise
 //! be asked for ever (RS-16). Endpoints that the call tried are left out while there is another.
 
+mod entrance;
+
 use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};

@@ -7,6 +7,7 @@
 
 mod balancer;
 mod health;
+mod inbound;
 mod request_class;
 mod resilience;
 mod rules;
@@ -18,6 +19,7 @@ use serde::Deserialize;
 
 pub use balancer::*;
 pub use health::*;
+pub use inbound::*;
 pub use request_class::*;
 pub use resilience::*;
 pub use rules::*;
@@ -117,6 +119,8 @@ pub enum ListenerMode {
     Explicit,
     /// Always the same service.
     Service,
+    /// In front of a server.
+    Inbound,
 }
 
 /// One bound address.
@@ -133,6 +137,9 @@ pub struct ListenerConfig {
     /// without any authority.
     #[serde(default)]
     pub service: Option<String>,
+    /// The server of an `inbound` listener.
+    #[serde(default)]
+    pub inbound: Option<InboundConfig>,
     /// Where the operator wrote it (`file:line:column`), for messages.
     #[serde(default)]
     pub source: String,
@@ -585,20 +592,64 @@ impl Config {
             check(fresh, &at, || {
                 format!("address `{}` stands twice", listener.address)
             })?;
-            match &listener.service {
-                Some(name) => check(self.service(name).is_some(), &at, || {
+            listener.validate(&at)?;
+            if let Some(name) = &listener.service {
+                check(self.service(name).is_some(), &at, || {
                     format!("service `{name}` is not defined")
-                })?,
-                None => check(listener.mode == ListenerMode::Explicit, &at, || {
-                    "mode `service` needs `service`".into()
-                })?,
+                })?;
             }
+            // What is in front of the server stands among the services, by that name.
+            let stands_alone = listener.inbound.is_none() || self.service(&listener.name).is_none();
+            check(stands_alone, &at, || {
+                format!("`{}` is the name of a service too", listener.name)
+            })?;
         }
         Ok(())
     }
 }
 
+impl ListenerConfig {
+    fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        let (mode, service) = (self.mode, self.service.is_some());
+        check(mode != ListenerMode::Service || service, at, || {
+            "mode `service` needs `service`".into()
+        })?;
+        let is_inbound = mode == ListenerMode::Inbound;
+        check(is_inbound == self.inbound.is_some(), at, || {
+            "mode `inbound` needs `inbound`, and no other mode takes it".into()
+        })?;
+        check(!(is_inbound && service), at, || {
+            "mode `inbound` takes no `service`".into()
+        })?;
+        self.inbound
+            .as_ref()
+            .map_or(Ok(()), |inbound| inbound.validate(at))
+    }
+}
+
 impl ServiceConfig {
+    /// One with every default, that no authority means.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            authorities: Vec::new(),
+            balancer: BalancerConfig::default(),
+            slow_start: SlowStartConfig::default(),
+            outlier_detection: None,
+            grpc_health: None,
+            panic_threshold: half(),
+            locality: None,
+            sidecars: assumed_sidecars(),
+            request_class: None,
+            concurrency: None,
+            load_reports: LoadReportsConfig::default(),
+            strip_load_reports: false,
+            limits: ServiceLimits::default(),
+            connection: ConnectionConfig::default(),
+            routes: Vec::new(),
+        }
+    }
+
     /// Parses and validates one service alone.
     pub fn parse(json: &[u8]) -> Result<Self, ConfigError> {
         let config: Self = from_json(json)?;

@@ -21,15 +21,17 @@ const DRAIN_QUIET: Duration = Duration::from_secs(1);
 const DRAIN_LAST: Duration = Duration::from_secs(1);
 
 impl DataPlane {
-    /// Drains: goes on accepting until no client connection has been open for a second or `linger`
-    /// is over (the application may still have last calls to make), then stops accepting, sends
-    /// GOAWAY and finishes until `limit` in all, then answers UNAVAILABLE. Blocks. True if every
-    /// call finished by itself.
+    /// Drains: what stands in front of a server stops accepting and sends GOAWAY at once. The rest
+    /// goes on accepting until no client connection has been open for a second or `linger` is over
+    /// (the application may still have last calls to make, to answer those it has too), then stops
+    /// accepting, sends GOAWAY and finishes until `limit` in all, then answers UNAVAILABLE. Blocks.
+    /// True if every call finished by itself.
     pub fn drain(&self, linger: Duration, limit: Duration) -> bool {
         let started = Instant::now();
         let linger = linger.min(limit);
+        let only_inbound = self.control.lock().leave_inbound();
         let mut quiet_since = None;
-        while started.elapsed() < linger {
+        while !only_inbound && started.elapsed() < linger {
             if self.open_connections() > 0 {
                 quiet_since = None;
             } else if quiet_since.get_or_insert_with(Instant::now).elapsed() >= DRAIN_QUIET {

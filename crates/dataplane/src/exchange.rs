@@ -27,7 +27,8 @@ use crate::endpoint::Outcome;
 use crate::fault::Fault;
 use crate::framing::Framing;
 use crate::grpc::{self, Code};
-use crate::orca::{Claims, LOAD_METRICS};
+use crate::inbound::Place;
+use crate::orca::{Claims, LOAD_METRICS, PUSH_BACK};
 use crate::pool::Lease;
 use crate::replay::{Again, Replay};
 use crate::runtime::Thread;
@@ -47,6 +48,8 @@ pub(crate) struct CallGuard {
     pub(crate) received_ns: u64,
     /// Where the call goes into the access log.
     pub(crate) record: Option<Box<CallRecord>>,
+    /// In front of a server: its place there.
+    pub(crate) place: Option<Place>,
     code: Code,
     _slot: Slot,
 }
@@ -118,6 +121,7 @@ impl CallGuard {
             service,
             received_ns,
             record,
+            place: None,
             code: Code::Unavailable,
             _slot: slot,
         };
@@ -139,14 +143,49 @@ impl CallGuard {
     pub(crate) fn refuse(mut self, mut respond: SendResponse<Bytes>, fault: &Fault) {
         let status = fault.status();
         self.code = status.code;
+        let mut response = grpc::trailers_only(&status);
+        self.report_in(response.headers_mut());
+        if let Some(push_back_ms) = fault.push_back_ms() {
+            response
+                .headers_mut()
+                .insert(&PUSH_BACK, push_back_ms.into());
+        }
         // Fails only if the client has left meanwhile.
-        let _ = respond.send_response(grpc::trailers_only(&status), true);
+        let _ = respond.send_response(response, true);
+    }
+
+    /// In front of a server: adds its load report to what ends an answer.
+    fn report_in(&self, trailers: &mut HeaderMap) {
+        if let Some(inbound) = self.service.as_deref().and_then(Service::inbound) {
+            let now_ns = self.thread.clock.now_ns();
+            inbound.append_report(trailers, self.place.as_ref(), now_ns);
+        }
+    }
+
+    /// What the end of an answer tells the sidecar; in front of a server the report is added.
+    fn take_claims(&self, trailers: &mut HeaderMap) -> Option<Box<Claims>> {
+        let service = self.service.as_deref()?;
+        if service.inbound().is_some() {
+            self.report_in(trailers);
+            return None;
+        }
+        take_claims(Some(service), trailers)
+    }
+
+    /// In front of a server: gives its place back.
+    fn leave(&mut self, now_ns: u64, code: Code) {
+        let inbound = self.service.as_deref().and_then(Service::inbound);
+        if let (Some(inbound), Some(place)) = (inbound, &mut self.place) {
+            inbound.leave(place, now_ns, code);
+        }
     }
 }
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        let duration_ns = self.thread.clock.now_ns().saturating_sub(self.received_ns);
+        let now_ns = self.thread.clock.now_ns();
+        let duration_ns = now_ns.saturating_sub(self.received_ns);
+        self.leave(now_ns, self.code);
         let stats = self.stats();
         stats.in_flight.fetch_sub(1, Relaxed);
         stats.ended[usize::from(self.code.number())].fetch_add(1, Relaxed);
@@ -343,7 +382,7 @@ impl Exchange {
         self.grpc = grpc::is_grpc(&head.headers);
         self.code = code_of_head(&head, end_of_stream);
         if end_of_stream {
-            self.claims = take_claims(self.guard.service.as_deref(), &mut head.headers);
+            self.claims = self.guard.take_claims(&mut head.headers);
         }
         let mut response = Response::new(());
         *response.status_mut() = head.status;
@@ -391,7 +430,7 @@ impl Exchange {
                 };
                 let code = grpc::status_code(&trailers);
                 let code = code.unwrap_or(if self.grpc { Code::Unknown } else { self.code });
-                self.claims = take_claims(self.guard.service.as_deref(), &mut trailers);
+                self.claims = self.guard.take_claims(&mut trailers);
                 match pump.to.send_trailers(trailers) {
                     Ok(()) => End::Complete(code),
                     Err(_) => End::ClientGone,
@@ -437,7 +476,10 @@ impl Exchange {
             self.streaming = true;
             service.streaming.add(self.method);
         }
-        service.answered(attempt, self.guard.thread.clock.now_ns(), is_first);
+        let now_ns = self.guard.thread.clock.now_ns();
+        service.answered(attempt, now_ns, is_first);
+        // An open stream burdens nobody any more.
+        self.guard.leave(now_ns, Code::Ok);
     }
 
     fn endpoint(&self) -> String {
@@ -512,14 +554,20 @@ impl Exchange {
                 let resets = self.ends_by_reset();
                 // Both fail only if the client has left meanwhile.
                 let _ = match &mut self.down {
-                    Down::Head(respond) => respond
-                        .send_response(grpc::trailers_only(&status), true)
-                        .map(drop),
+                    Down::Head(respond) => {
+                        let mut response = grpc::trailers_only(&status);
+                        self.guard.report_in(response.headers_mut());
+                        respond.send_response(response, true).map(drop)
+                    }
                     Down::Body(pump) if resets => {
                         pump.to.send_reset(h2::Reason::INTERNAL_ERROR);
                         Ok(())
                     }
-                    Down::Body(pump) => pump.to.send_trailers(grpc::trailers(&status)),
+                    Down::Body(pump) => {
+                        let mut trailers = grpc::trailers(&status);
+                        self.guard.report_in(&mut trailers);
+                        pump.to.send_trailers(trailers)
+                    }
                 };
                 (fault.outcome(), status.code)
             }

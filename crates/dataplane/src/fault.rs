@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::deadline::Malformed;
 use crate::endpoint::Outcome;
 use crate::grpc::{code_of_reset, Code, Status};
+use crate::inbound::Shed;
 use crate::service::Refusal;
 use crate::stats::RetryReason;
 
@@ -36,6 +37,12 @@ pub(crate) enum Fault {
     StreamLimit { endpoint: String },
     /// Too many calls wait for a connection already.
     PendingLimit { endpoint: String, limit: usize },
+    /// The server behind an `inbound` listener is full.
+    Shed {
+        listener: String,
+        shed: Shed,
+        push_back_ms: u64,
+    },
     /// The deadline passed.
     Deadline,
     /// The time of one attempt passed.
@@ -149,6 +156,14 @@ impl Fault {
                      `limits.max_pending` is reached"
                 ),
             ),
+            // The server itself is at its limit, unlike above: whoever can should try another one.
+            Self::Shed { listener, shed, .. } => (
+                Code::ResourceExhausted,
+                format!(
+                    "the server behind listener `{listener}` is full: {}",
+                    why(*shed)
+                ),
+            ),
             Self::Deadline => (
                 Code::DeadlineExceeded,
                 "the deadline of the call passed".into(),
@@ -204,6 +219,14 @@ impl Fault {
         }
     }
 
+    /// When the call may come back, where that is known.
+    pub(crate) fn push_back_ms(&self) -> Option<u64> {
+        match self {
+            Self::Shed { push_back_ms, .. } => Some(*push_back_ms),
+            _ => None,
+        }
+    }
+
     fn blames_endpoint(&self) -> bool {
         match self {
             Self::Connect { .. }
@@ -225,8 +248,17 @@ impl Fault {
             // Who leaves, or closes what was idle, does nothing wrong.
             | Self::Unsent { .. }
             | Self::Leaving { .. }
+            | Self::Shed { .. }
             | Self::ShuttingDown => false,
         }
+    }
+}
+
+fn why(shed: Shed) -> &'static str {
+    match shed {
+        Shed::QueueLength => "`queue.max_length` calls wait already",
+        Shed::QueueTimeout => "the call waited for `queue.timeout`",
+        Shed::Deadline => "the deadline of the call would pass before its turn",
     }
 }
 

@@ -164,6 +164,7 @@ impl Listener {
         let config = self.config.load();
         match (config.mode, authority) {
             (ListenerMode::Explicit, Some(authority)) => routing.authorities.find(authority),
+            (ListenerMode::Inbound, _) => routing.services.get(&config.name),
             _ => routing.services.get(config.service.as_ref()?),
         }
     }
@@ -200,6 +201,11 @@ impl Listener {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+
+    /// Whether it stands in front of a server, and so leaves first when the process drains.
+    pub(crate) fn is_inbound(&self) -> bool {
+        self.config.load().mode == ListenerMode::Inbound
     }
 
     /// Its name in the policy in force, the value of the `listener` label.
@@ -357,7 +363,7 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
             sniffed.unwrap_or(Err(Stranger::Silent))
         }
         // Whoever has not even begun HTTP/2 holds no drain up (H2-51).
-        () = thread.going_away.cancelled() => Err(Stranger::Closed),
+        () = thread.going_away(&open.0).cancelled() => Err(Stranger::Closed),
     };
     match sniffed {
         Ok(head) => {

@@ -14,6 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::grpc::Code;
 use crate::health::Verdict;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
+use crate::inbound::{Load, Shed};
 use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
 use crate::repetition::RepetitionStats;
@@ -96,6 +97,7 @@ pub fn exposition(data_plane: &DataPlane) -> String {
     endpoints(&mut page, data_plane);
     listeners(&mut page, data_plane);
     limits(&mut page, data_plane);
+    inbound(&mut page, data_plane);
     records(&mut page, data_plane);
     page.text
 }
@@ -535,6 +537,86 @@ fn listeners(page: &mut Page, data_plane: &DataPlane) {
             let labels = [("listener", name.as_str()), ("reason", kind.name())];
             page.sample(family, &labels, count.load(Relaxed));
         }
+    }
+}
+
+type PerLoad = fn(&Load) -> Option<f64>;
+
+/// What stands in front of servers.
+fn inbound(page: &mut Page, data_plane: &DataPlane) {
+    let services = services(data_plane);
+    let servers: Vec<_> = services
+        .iter()
+        .filter_map(|(name, service)| Some((name.as_str(), service.inbound()?)))
+        .collect();
+    let now_ns = data_plane.now_ns();
+    let gauges: [(&str, &str, PerLoad); 4] = [
+        (
+            "attnroute_inbound_inflight",
+            "Calls in the server or waiting for it, without streams that were answered",
+            |load| Some(load.inflight.into()),
+        ),
+        (
+            "attnroute_inbound_queued",
+            "Calls that wait for a place in the server",
+            |load| Some(load.queued.into()),
+        ),
+        (
+            "attnroute_inbound_max_concurrency",
+            "Places in the server, where they are limited",
+            |load| load.concurrency.map(f64::from),
+        ),
+        (
+            "attnroute_inbound_utilization_ratio",
+            "Share of the places taken over the last second, where they are limited",
+            |load| load.utilization,
+        ),
+    ];
+    let loads: Vec<_> = servers
+        .iter()
+        .map(|(name, server)| (*name, server.load(now_ns)))
+        .collect();
+    for (family, help, read) in gauges {
+        page.family(family, "gauge", help);
+        for (name, load) in &loads {
+            if let Some(value) = read(load) {
+                page.sample(family, &[("listener", name)], value);
+            }
+        }
+    }
+    let family = "attnroute_inbound_shed_total";
+    page.family(
+        family,
+        "counter",
+        "Calls refused because the server is full",
+    );
+    for (name, server) in &servers {
+        for (shed, count) in Shed::ALL.iter().zip(&server.stats.shed) {
+            let labels = [("listener", *name), ("reason", shed.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+    let family = "attnroute_inbound_queue_duration_seconds";
+    page.family(
+        family,
+        "histogram",
+        "Wait of calls that had to, and were let in",
+    );
+    for (name, server) in &servers {
+        let waited = server.stats.waited.snapshot();
+        page.histogram(family, ("listener", name), &waited);
+    }
+    let family = "attnroute_inbound_probes_total";
+    page.family(family, "counter", "Probes answered");
+    for (name, server) in &servers {
+        let count = server.stats.probes.load(Relaxed);
+        page.sample(family, &[("listener", name)], count);
+    }
+    let family = "attnroute_inbound_report_streams";
+    page.family(family, "gauge", "Open streams of load reports out of band");
+    for (name, server) in &servers {
+        let count = server.stats.report_streams.load(Relaxed);
+        page.sample(family, &[("listener", name)], count);
     }
 }
 

@@ -28,7 +28,7 @@ const PUSH_BACK_MAX_NS: u64 = 60_000_000_000;
 const REPORT_BYTES_MAX: usize = 16 * 1024;
 
 /// gRPC pads or does not, as it likes (H2-27).
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
@@ -293,6 +293,19 @@ fn push_back_ns(trailers: &HeaderMap) -> Option<u64> {
         Some(seconds.saturating_mul(1_000))
     })?;
     Some(asked_ms.saturating_mul(1_000_000).min(PUSH_BACK_MAX_NS))
+}
+
+/// The serialised message among the values of `endpoint-load-metrics-bin`, of several the last that is
+/// one.
+pub(crate) fn last_report<'a>(
+    values: impl IntoIterator<Item = &'a HeaderValue>,
+) -> Option<Vec<u8>> {
+    let values = values.into_iter();
+    let parts = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let messages = parts.filter_map(|part| decode_base64(part).ok());
+    messages
+        .filter(|message| message.len() <= REPORT_BYTES_MAX && Wire::decode(&message[..]).is_ok())
+        .last()
 }
 
 fn decode_base64(text: &[u8]) -> Result<Vec<u8>, Malformed> {

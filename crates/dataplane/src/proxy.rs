@@ -22,6 +22,7 @@ use crate::call_record::CallRecord;
 use crate::exchange::CallGuard;
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
+use crate::inbound::answers::Question;
 use crate::listener::Listener;
 use crate::route::check_authority;
 use crate::runtime::{Routing, Thread};
@@ -66,13 +67,16 @@ pub(crate) fn serve(
             return CallGuard::new(thread, None, received_ns, slot, record).refuse(respond, &fault);
         }
     };
+    if let Some(question) = Question::of(&service, head.uri.path()) {
+        return question.answer(thread, listener, service, slot, body, respond);
+    }
     let taken = Some(Arc::clone(&service));
     let guard = CallGuard::new(thread, taken, received_ns, slot, record);
     if is_reset(&mut respond) {
         return guard.end(Code::Cancelled);
     }
     match Call::prepare(thread, service, &mut head, received_ns, sampled) {
-        Ok(call) => call.start(guard, head, body, respond),
+        Ok(call) => call.enter(guard, head, body, respond),
         Err(fault) => guard.refuse(respond, &fault),
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct Thread {
     pub(crate) activity: Activity,
     /// Stop accepting, send GOAWAY, finish.
     pub(crate) going_away: CancellationToken,
+    /// The same of what stands in front of servers.
+    inbound_going_away: CancellationToken,
     /// The drain limit is over: end everything now.
     pub(crate) force: CancellationToken,
 }
@@ -155,6 +157,7 @@ struct Listening {
 pub(crate) struct ThreadHandle {
     commands: UnboundedSender<Command>,
     pub(crate) going_away: CancellationToken,
+    inbound_going_away: CancellationToken,
     pub(crate) force: CancellationToken,
     join: JoinHandle<()>,
 }
@@ -163,6 +166,17 @@ pub(crate) struct ThreadHandle {
 enum Command {
     Accept(Arc<Listener>, CancellationToken),
     Forget(Arc<[u64]>),
+}
+
+impl Thread {
+    /// What tells that the connections of a listener should leave.
+    pub(crate) fn going_away(&self, listener: &Listener) -> &CancellationToken {
+        if listener.is_inbound() {
+            &self.inbound_going_away
+        } else {
+            &self.going_away
+        }
+    }
 }
 
 impl Activity {
@@ -204,7 +218,7 @@ impl DataPlane {
     /// The configuration is refused.
     pub fn new(config: &[u8], seed: u64) -> Result<Self, Error> {
         let config = Config::parse(config)?;
-        let routing = next_routing(&config, &HashMap::new(), seed);
+        let (routing, _) = next_routing(&config, &HashMap::new(), seed);
         let shared = Shared {
             stats: Stats::default(),
             routing: ArcSwap::from_pointee(routing),
@@ -276,11 +290,13 @@ impl DataPlane {
         }
         // From here on nothing can fail.
         let current = self.shared.routing.load_full();
-        let next = next_routing(&config, &current.services, self.shared.seed);
+        let (next, left) = next_routing(&config, &current.services, self.shared.seed);
         let next = Arc::new(next);
         self.shared.routing.store(Arc::clone(&next));
+        control.forget(left);
         for (name, service) in &current.services {
-            if !next.services.contains_key(name) {
+            let stays = |next: &Arc<Service>| Arc::ptr_eq(next, service);
+            if !next.services.get(name).is_some_and(stays) {
                 control.forget(service.retire());
                 control.leaving.services.push(Arc::downgrade(service));
             }
@@ -399,10 +415,12 @@ impl DataPlane {
     fn spawn(&self, index: usize, config: &Config) -> std::io::Result<ThreadHandle> {
         let (commands, received) = unbounded_channel();
         let (going_away, force) = (CancellationToken::new(), CancellationToken::new());
+        let inbound_going_away = going_away.child_token();
         let shared = Arc::clone(&self.shared);
         let stream = u64::try_from(index).unwrap_or_default();
         let (clock, linger) = (self.clock, Duration::from_micros(config.busy_poll_us));
         let (away, forced) = (going_away.clone(), force.clone());
+        let inbound_away = inbound_going_away.clone();
         // Made here, so that a refusal of the system is an error of `start`.
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_io().enable_time();
@@ -422,6 +440,7 @@ impl DataPlane {
                     tails: RefCell::default(),
                     activity: Activity::new(linger),
                     going_away: away,
+                    inbound_going_away: inbound_away,
                     force: forced,
                 });
                 runtime.block_on(async {
@@ -434,6 +453,7 @@ impl DataPlane {
         Ok(ThreadHandle {
             commands,
             going_away,
+            inbound_going_away,
             force,
             join,
         })
@@ -473,7 +493,7 @@ async fn run(thread: Rc<Thread>, mut commands: UnboundedReceiver<Command>) {
     while let Some(command) = commands.recv().await {
         match command {
             Command::Accept(listener, stop) => {
-                let stop_all = thread.going_away.clone();
+                let stop_all = thread.going_away(&listener).clone();
                 let accepting = listener::accept(Rc::clone(&thread), listener, stop);
                 tokio::task::spawn_local(async move {
                     tokio::select! {
@@ -484,6 +504,17 @@ async fn run(thread: Rc<Thread>, mut commands: UnboundedReceiver<Command>) {
             }
             Command::Forget(ids) => thread.pool.remove(&ids),
         }
+    }
+}
+
+impl ThreadHandle {
+    fn is_leaving(&self, inbound: bool) -> bool {
+        let token = if inbound {
+            &self.inbound_going_away
+        } else {
+            &self.going_away
+        };
+        token.is_cancelled()
     }
 }
 
@@ -507,6 +538,23 @@ impl Control {
         for thread in &self.threads {
             which(thread).cancel();
         }
+    }
+
+    /// The same of what stands in front of servers, and of nothing else. True if that is all there
+    /// is.
+    pub(crate) fn leave_inbound(&self) -> bool {
+        let mut is_all = true;
+        for listening in self.listeners.values() {
+            if listening.listener.is_inbound() {
+                listening.end();
+            } else {
+                is_all = false;
+            }
+        }
+        for thread in &self.threads {
+            thread.inbound_going_away.cancel();
+        }
+        is_all
     }
 
     fn bound(&self) -> HashMap<String, String> {
@@ -569,7 +617,8 @@ impl Control {
                     self.accept(listening);
                 }
                 // A drain has begun: nobody accepts any more, so clients must be refused.
-                if self.threads.iter().any(|one| one.going_away.is_cancelled()) {
+                let is_inbound = listening.listener.is_inbound();
+                if self.threads.iter().any(|one| one.is_leaving(is_inbound)) {
                     listening.end();
                 }
             }
@@ -612,12 +661,18 @@ fn bind(
     Ok(listeners)
 }
 
-/// Services that stay are the same objects, with their settings replaced.
-fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: u64) -> Routing {
+/// Services that stay are the same objects, with their settings replaced; servers behind listeners
+/// stand among them. With the ids of endpoints that left: former targets of listeners.
+fn next_routing(
+    config: &Config,
+    current: &HashMap<String, Arc<Service>>,
+    seed: u64,
+) -> (Routing, Vec<u64>) {
     let mut services = HashMap::new();
     let mut authorities = Vec::new();
     for wanted in &config.services {
-        let service = match current.get(&wanted.name) {
+        let known = current.get(&wanted.name);
+        let service = match known.filter(|service| service.inbound().is_none()) {
             Some(service) => {
                 service.apply_config(wanted.clone());
                 Arc::clone(service)
@@ -629,15 +684,33 @@ fn next_routing(config: &Config, current: &HashMap<String, Arc<Service>>, seed: 
         }
         services.insert(wanted.name.clone(), service);
     }
+    let mut left = Vec::new();
+    for listener in &config.listeners {
+        let (Some(wanted), name) = (&listener.inbound, &listener.name) else {
+            continue;
+        };
+        let known = current.get(name);
+        let known = known.and_then(|service| Some((service, service.inbound()?)));
+        let service = match known {
+            Some((service, inbound)) => {
+                inbound.apply_config(wanted);
+                Arc::clone(service)
+            }
+            None => Arc::new(Service::in_front_of(name, wanted, seed)),
+        };
+        left.extend(service.apply_endpoints(wanted.endpoints()).1);
+        services.insert(name.clone(), service);
+    }
     let known_authorities = listed(authorities.iter().map(|(name, _)| name.as_str()));
-    Routing {
+    let routing = Routing {
         known_authorities: known_authorities.into(),
         authorities: Authorities::new(authorities),
         services,
         limits: config.limits.clone(),
         timeouts: config.timeouts.clone(),
         sampling: Sampling::of(config),
-    }
+    };
+    (routing, left)
 }
 
 /// Names for an error text; cut, because a service mesh can have thousands.

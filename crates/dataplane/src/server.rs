@@ -69,7 +69,7 @@ async fn accept_calls(
     mut connection: Connection<Watched<Rewound>, Bytes>,
     alarm: Alarm,
 ) {
-    let mut going_away = pin!(thread.going_away.cancelled());
+    let mut going_away = pin!(thread.going_away(listener).cancelled());
     let mut leaving = false;
     let mut cut_off: Option<Pin<Box<Sleep>>> = None;
     let open = Rc::new(Cell::new(0_u32));

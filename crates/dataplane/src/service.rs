@@ -20,8 +20,8 @@ pub use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample, Trie
 use crate::balancer::{Balancer, View};
 use crate::class::{ClassSet, Interner, Newcomers};
 use crate::config::{
-    BudgetConfig, ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, RouteConfig, RulesConfig,
-    ServiceConfig, ServiceLimits,
+    BudgetConfig, ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, InboundConfig,
+    RouteConfig, RulesConfig, ServiceConfig, ServiceLimits,
 };
 use crate::constraints::{pick_among, Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member, Outcome};
@@ -29,6 +29,7 @@ use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
 use crate::health::Verdict;
 use crate::histogram::Histogram;
+use crate::inbound::Inbound;
 use crate::orca::{Claims, LoadReport, Malformed, MetricNames};
 use crate::outlier::{Cause, Outlier};
 pub use crate::reason::Reason;
@@ -168,6 +169,7 @@ pub struct Service {
     newcomers: Newcomers,
     /// Repetitions of what was not processed, beyond the first of a call, on routes without `retry`.
     pub unprocessed_budget: Budget,
+    inbound: Option<Box<Inbound>>,
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
@@ -217,6 +219,7 @@ impl Service {
             streaming: StreamingMethods::default(),
             newcomers: Newcomers::default(),
             unprocessed_budget: Budget::new(&BudgetConfig::default()),
+            inbound: None,
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
@@ -230,6 +233,21 @@ impl Service {
                 leaving: Vec::new(),
             }),
         }
+    }
+
+    /// The server that a listener stands in front of, as a service without endpoints.
+    #[must_use]
+    pub fn in_front_of(name: &str, config: &InboundConfig, seed: u64) -> Self {
+        Self {
+            inbound: Some(Box::new(Inbound::new(config.clone()))),
+            ..Self::new(ServiceConfig::plain(name), seed)
+        }
+    }
+
+    /// What is measured in front of a server; `None` of what clients ask for by name.
+    #[must_use]
+    pub fn inbound(&self) -> Option<&Inbound> {
+        self.inbound.as_deref()
     }
 
     /// The snapshot in force.
@@ -349,6 +367,8 @@ impl Service {
         }
         if failing {
             endpoint.outlier.connect_failed();
+        } else if let Some(inbound) = &self.inbound {
+            inbound.server_started();
         }
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();

@@ -39,11 +39,15 @@ pub enum Limit {
     RequestClasses,
     /// `limits.max_replay_bytes_total` of a service, where it did so.
     ReplayBytesTotal,
+    /// `queue.max_length` of an inbound listener.
+    QueueLength,
+    /// `queue.timeout` of an inbound listener.
+    QueueTimeout,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -59,6 +63,8 @@ impl Limit {
         Self::ReplayBytes,
         Self::RequestClasses,
         Self::ReplayBytesTotal,
+        Self::QueueLength,
+        Self::QueueTimeout,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -80,6 +86,8 @@ impl Limit {
             Self::ReplayBytes => "max_replay_bytes",
             Self::RequestClasses => "max_classes",
             Self::ReplayBytesTotal => "max_replay_bytes_total",
+            Self::QueueLength => "queue.max_length",
+            Self::QueueTimeout => "queue.timeout",
         }
     }
 }

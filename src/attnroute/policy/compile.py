@@ -13,11 +13,12 @@ from typing import Any
 
 from attnroute.policy.balancers import balancer_json
 from attnroute.policy.health import health_json, outlier_json
+from attnroute.policy.listeners import listener_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.load_reports import load_reports_json
 from attnroute.policy.request_class import request_class_json
 from attnroute.policy.resilience import hedge_json, retry_json
-from attnroute.policy.schema import Listener, Route, Service
+from attnroute.policy.schema import Route, Service
 
 __all__ = ["CONFIG_VERSION", "compile_policy"]
 
@@ -34,7 +35,7 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
         "threads": policy.data_plane.threads,
         "busy_poll_us": policy.data_plane.busy_poll // timedelta(microseconds=1),
         "listeners": [
-            _listener(listener, _source(loaded, index))
+            listener_json(listener, _source(loaded, index))
             for index, listener in enumerate(policy.listeners)
         ],
         "services": [
@@ -62,16 +63,6 @@ def _source(loaded: LoadedPolicy, index: int) -> str:
     """Where the address of a listener is written, for the message of a busy port."""
     line, column = loaded.position(("listeners", index, "address"))
     return f"{loaded.path}:{line}:{column}"
-
-
-def _listener(listener: Listener, source: str) -> dict[str, Any]:
-    return {
-        "name": listener.name,
-        "mode": listener.mode,
-        "address": listener.address,
-        "service": listener.service,
-        "source": source,
-    }
 
 
 def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:

@@ -29,7 +29,6 @@ Loc = tuple[str | int, ...]
 _RESERVED_MODES = {
     "connect": "a later version",
     "transparent": "a later version",
-    "inbound": "a later version",
 }
 _RESERVED_BALANCERS = {"learned": "a later version"}
 _EXPECTED = {

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 from attnroute.errors import EndpointFileError, InvalidFileError, PolicyError, Problem
 from attnroute.policy import rules
 from attnroute.policy.explain import problems_of
+from attnroute.policy.listeners import with_defaults
 from attnroute.policy.schema import EndpointFile, Policy
 from attnroute.policy.tree import Ambiguous, Entry, Node, Tree, TreeLimits, plain_value, shown_text
 from attnroute.types import EndpointSpec
@@ -134,6 +135,7 @@ def effective_yaml(policy: Policy) -> str:
     """The whole policy with its defaults, as YAML that loads to the same policy but for secrets,
     which are masked."""
     data = policy.model_dump(mode="json")
+    data["listeners"] = [_without_nulls(listener) for listener in data["listeners"]]
     for service in data["services"].values():
         sources = [_without_nulls(source) for source in service["endpoints"]]
         service["endpoints"] = sources[0] if len(sources) == 1 else sources
@@ -170,8 +172,7 @@ class _Dumper(yaml.SafeDumper):
 def _with_names(policy: Policy) -> Policy:
     """Writes out the names that have a default: of listeners, and the authorities of services."""
     listeners = tuple(
-        listener.model_copy(update={"name": listener.name or f"{listener.mode}-{index}"})
-        for index, listener in enumerate(policy.listeners)
+        with_defaults(listener, index) for index, listener in enumerate(policy.listeners)
     )
     services = {
         name: service.model_copy(

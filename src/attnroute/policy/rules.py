@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from attnroute.errors import Problem
 from attnroute.policy import scalars
 from attnroute.policy.health import OutlierDetection
+from attnroute.policy.listeners import KEYS_OF_MODE, MODES
 from attnroute.policy.resilience import Retry
 from attnroute.policy.schema import Connection, Drain, EndpointSource, ServiceLimits
 from attnroute.policy.tree import Tree
@@ -30,6 +32,9 @@ def check_policy(tree: Tree) -> list[Problem]:
         *_listener_addresses(tree),
         *_listener_names(tree),
         *_listener_services(tree),
+        *_some_service(tree),
+        *_listener_keys(tree),
+        *_targets(tree),
         *_authorities(tree),
         *_order(tree, ("drain",), "linger", "limit", Drain()),
     ]
@@ -171,6 +176,76 @@ def _listener_services(tree: Tree) -> Iterator[Problem]:
             )
 
 
+def _some_service(tree: Tree) -> Iterator[Problem]:
+    """Only who stands in front of servers alone needs no service."""
+    listeners = [item for item in _items(tree, ("listeners",)) if isinstance(item, dict)]
+    if listeners and all(item.get("mode") == "inbound" for item in listeners):
+        return
+    if tree.get("services") == {}:
+        yield tree.problem(("services",), "`services` is empty; write at least one entry")
+    # A misspelled key is one mistake: its right spelling is not missing as well.
+    elif not tree.has(("services",)) and not get_close_matches("services", _mapping(tree, ())):
+        yield tree.problem((), "the file lacks the key `services`")
+
+
+def _listener_keys(tree: Tree) -> Iterator[Problem]:
+    """Keys that mean nothing in the mode of their listener, and those that it lacks."""
+    for index, item in enumerate(_items(tree, ("listeners",))):
+        mode = item.get("mode") if isinstance(item, dict) else None
+        if mode not in MODES:
+            continue
+        at: Loc = ("listeners", index)
+        for key, modes in KEYS_OF_MODE.items():
+            if item.get(key) is not None and mode not in modes:
+                yield tree.key_problem(
+                    (*at, key),
+                    f"`{key}` in `{_name(at)}` means nothing in mode `{mode}`; remove it",
+                )
+        if mode == "inbound" and item.get("target") is None:
+            yield tree.problem(
+                at, f"`{_name(at)}` has mode `inbound` but no `target`; write the server's address"
+            )
+        if mode == "inbound" and "queue" in item and item.get("max_concurrency") is None:
+            yield tree.key_problem(
+                (*at, "queue"),
+                f"`queue` in `{_name(at)}` needs `max_concurrency`: without it no call waits; add "
+                "it or remove `queue`",
+            )
+
+
+def _targets(tree: Tree) -> Iterator[Problem]:
+    """Servers behind listeners: no part of this sidecar, and no service of the same name."""
+    own = [(address, place) for place, address in _bound(tree)]
+    services = _mapping(tree, ("services",))
+    for index, item in enumerate(_items(tree, ("listeners",))):
+        if not isinstance(item, dict) or item.get("mode") != "inbound":
+            continue
+        at: Loc = ("listeners", index)
+        address = _read(scalars.parse_address, item.get("target"))
+        if address is not None:
+            yield from _itself(tree, own, (*at, "target"), address, "target")
+        name = item.get("name", f"inbound-{index}")
+        if isinstance(name, str) and name in services:
+            yield tree.problem(
+                (*at, "name") if "name" in item else at,
+                f"listener `{name}` has the name of a service, at "
+                f"{tree.line_of_key(('services', name))}; give one another name",
+            )
+
+
+def _itself(
+    tree: Tree, own: list[tuple[str, Loc]], loc: Loc, address: str, what: str
+) -> Iterator[Problem]:
+    rival = next((where for known, where in own if _leads_to(known, address)), None)
+    if rival is not None:
+        by = f"at {tree.line_of(rival)}" if tree.has(rival) else "by default"
+        yield tree.problem(
+            loc,
+            f"{what} `{address}` is this sidecar itself, `{_name(rival)}` {by}: calls would go "
+            "round in a circle; write the address of the service",
+        )
+
+
 def _authorities(tree: Tree) -> Iterator[Problem]:
     first: dict[str, tuple[str, Loc]] = {}
     for name, service in _mapping(tree, ("services",)).items():
@@ -208,20 +283,15 @@ def _where(tree: Tree, loc: Loc) -> str:
 def _sources(tree: Tree, at: Loc) -> Iterator[Problem]:
     loc: Loc = (*at, "endpoints")
     several = _items(tree, loc)
-    own = [(address, place) for place, address in _bound(tree)]
+    # An inbound listener leads to its server, in no circle.
+    bound = [(address, place) for place, address in _bound(tree)]
+    own = [each for each in bound if tree.get(*each[1][:-1], "mode") != "inbound"]
     for each in [(*loc, index) for index in range(len(several))] if several else [loc]:
         yield from _source(tree, each)
         static: Loc = (*each, "static")
         yield from check_endpoints(tree, static, _max_endpoints(tree, at))
         for place, address in _addresses(tree, static):
-            rival = next((where for known, where in own if _leads_to(known, address)), None)
-            if rival is not None:
-                by = f"at {tree.line_of(rival)}" if tree.has(rival) else "by default"
-                yield tree.problem(
-                    place,
-                    f"endpoint `{address}` is this sidecar itself, `{_name(rival)}` {by}: calls "
-                    "would go round in a circle; write the address of the service",
-                )
+            yield from _itself(tree, own, place, address, "endpoint")
 
 
 def _source(tree: Tree, loc: Loc) -> Iterator[Problem]:

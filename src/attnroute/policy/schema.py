@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
@@ -29,6 +29,7 @@ from attnroute.policy.balancers import (
 )
 from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import Health, OutlierDetection
+from attnroute.policy.listeners import Address, Listener, Name
 from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.policy.observe import AccessLog, Picks, Tracing
 from attnroute.policy.request_class import RequestClass
@@ -68,19 +69,14 @@ _MS = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
 
 
-_ADDRESS_SCHEMA = {"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"}
 _PATH_SCHEMA = {"type": "string", "pattern": "^/", "maxLength": 1024}
 
-Address = Annotated[str, Parsed(scalars.parse_address, _ADDRESS_SCHEMA)]
 SocketPath = Annotated[
     str, Parsed(scalars.parse_socket_path, {"type": "string", "pattern": "^(unix:)?/"})
 ]
 Authority = Annotated[
     str,
     Parsed(scalars.parse_authority, {"type": "string", "pattern": scalars.AUTHORITY_PATTERN}),
-]
-Name = Annotated[
-    str, Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
 ]
 Path = Annotated[str, Parsed(scalars.parse_path, _PATH_SCHEMA)]
 Timeout = Annotated[timedelta, duration(_MS, 24 * _HOUR)]
@@ -120,26 +116,6 @@ class DataPlaneSettings(Strict):
         default=timedelta(0),
         description="Keep polling for so long after a call instead of sleeping: costs up to this "
         "much CPU per call at low rates, saves two wake-ups of latency; 0 switches it off.",
-    )
-
-
-class Listener(Strict):
-    """One address where clients come in."""
-
-    name: Name = Field(
-        default="",
-        description="Unique name in metrics and in the ports file; default `<mode>-<index>`.",
-    )
-    mode: Literal["explicit", "service"] = Field(
-        description="`explicit`: the service by `:authority`; `service`: always the same one."
-    )
-    address: Address = Field(
-        description="`ip:port` (port 0 lets the system pick one) or `unix:/path`."
-    )
-    service: Name | None = Field(
-        default=None,
-        description="The service of a `service` listener; for an `explicit` one the service of "
-        "calls that name no authority.",
     )
 
 
@@ -457,7 +433,9 @@ class Policy(Strict):
         default=None, description="One span per sampled call; off by default."
     )
     services: dict[Name, Service] = Field(
-        min_length=1, description="What clients may ask for, by name; at least one."
+        default_factory=dict,
+        description="What clients may ask for, by name; at least one, unless every listener is "
+        "`inbound`.",
     )
 
 

@@ -40,6 +40,7 @@ def test_smallest_policy() -> None:
             "mode": "explicit",
             "address": "127.0.0.1:15001",
             "service": None,
+            "inbound": None,
             "source": "policy.yaml:2:31",
         }
     ]

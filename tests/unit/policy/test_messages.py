@@ -361,7 +361,7 @@ def test_mistakes_at_the_top(rest: str, message: str) -> None:
                 (
                     "1:20: `mode` in `listeners[0]`: found `connect`, which comes in a "
                     "later version; "
-                    f"{__version__} has `explicit` or `service`"
+                    f"{__version__} has `explicit`, `service` or `inbound`"
                 )
             ],
         ),
@@ -370,9 +370,49 @@ def test_mistakes_at_the_top(rest: str, message: str) -> None:
             [
                 (
                     "1:20: `mode` in `listeners[0]`: found `explict`, expected "
-                    "`explicit` or `service`; "
-                    "did you mean `explicit`?"
+                    "`explicit`, `service` or `inbound`; did you mean `explicit`?"
                 )
+            ],
+        ),
+        (
+            "{mode: inbound, address: 127.0.0.1:1}",
+            ["1:13: `listeners[0]` has mode `inbound` but no `target`; write the server's address"],
+        ),
+        (
+            "{mode: inbound, address: 127.0.0.1:1, target: 127.0.0.1:2, service: cart}",
+            ["1:72: `service` in `listeners[0]` means nothing in mode `inbound`; remove it"],
+        ),
+        (
+            "{mode: explicit, address: 127.0.0.1:1, max_concurrency: 4}",
+            [
+                (
+                    "1:52: `max_concurrency` in `listeners[0]` means nothing in mode `explicit`; "
+                    "remove it"
+                )
+            ],
+        ),
+        (
+            "{mode: inbound, address: 127.0.0.1:1, target: 127.0.0.1:2, queue: {}}",
+            [
+                (
+                    "1:72: `queue` in `listeners[0]` needs `max_concurrency`: without it no call "
+                    "waits; add it or remove `queue`"
+                )
+            ],
+        ),
+        (
+            "{mode: inbound, address: 127.0.0.1:1, target: 127.0.0.1:1}",
+            [
+                (
+                    "1:59: target `127.0.0.1:1` is this sidecar itself, `listeners[0].address` at "
+                    "1:38: calls would go round in a circle; write the address of the service"
+                )
+            ],
+        ),
+        (
+            "{name: cart, mode: inbound, address: 127.0.0.1:1, target: 127.0.0.1:2}",
+            [
+                "1:20: listener `cart` has the name of a service, at 2:12; give one another name",
             ],
         ),
         (

@@ -1,0 +1,270 @@
+//! What an `inbound` listener answers itself: how loaded its server is, to whoever asks between
+//! calls. Nothing of it reaches the server, waits for a place or counts as a call.
+//!
+//! `attnroute.probe.v1.Probe/Get` answers one question, for `prequal`;
+//! `xds.service.orca.v3.OpenRcaService/StreamCoreMetrics` (gRFC A51) tells again and again.
+
+use std::future::{poll_fn, Future};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::header::{HeaderValue, CONTENT_TYPE};
+use prost::Message;
+
+use super::report::Encoded;
+use super::Inbound;
+use crate::grpc::{self, Code, Status};
+use crate::listener::Listener;
+use crate::probe::{Answer, PATH as PROBE};
+use crate::runtime::Thread;
+use crate::server::Slot;
+use crate::service::Service;
+
+const REPORTS: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
+
+/// Interval of reports where a client names none.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest interval, since no clock goes on for ever.
+const INTERVAL_MAX: Duration = Duration::from_secs(86_400);
+
+/// Bytes of a request that are read at most: it holds an interval, or nothing.
+const REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes before a message.
+const PREFIX_BYTES: usize = 5;
+
+/// A call that is not for the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// How loaded is it now?
+    Probe,
+    /// How loaded is it, as long as the client listens?
+    Reports,
+}
+
+/// `xds.service.orca.v3.OrcaLoadReportRequest`.
+#[derive(Clone, PartialEq, Message)]
+struct ReportRequest {
+    #[prost(message, optional, tag = "1")]
+    report_interval: Option<ProtoDuration>,
+}
+
+/// `google.protobuf.Duration`.
+#[derive(Clone, PartialEq, Message)]
+struct ProtoDuration {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+impl Question {
+    /// Whether a call is one.
+    pub(crate) fn of(service: &Service, path: &str) -> Option<Self> {
+        service.inbound()?;
+        match path {
+            PROBE => Some(Self::Probe),
+            REPORTS => Some(Self::Reports),
+            _ => None,
+        }
+    }
+
+    /// Answers it, in a task of its own.
+    pub(crate) fn answer(
+        self,
+        thread: &Rc<Thread>,
+        listener: &Listener,
+        service: Arc<Service>,
+        slot: Slot,
+        body: RecvStream,
+        respond: SendResponse<Bytes>,
+    ) {
+        let thread = Rc::clone(thread);
+        let leaving = thread.going_away(listener).clone();
+        tokio::task::spawn_local(async move {
+            let _slot = slot;
+            let Some(inbound) = service.inbound() else {
+                return;
+            };
+            let told = Telling {
+                thread: &thread,
+                inbound,
+                respond,
+            };
+            match self {
+                Self::Probe => told.probe(body).await,
+                Self::Reports => told.reports(body, leaving.cancelled()).await,
+            }
+        });
+    }
+}
+
+/// One answer under way.
+struct Telling<'a> {
+    thread: &'a Thread,
+    inbound: &'a Inbound,
+    respond: SendResponse<Bytes>,
+}
+
+impl Telling<'_> {
+    async fn probe(mut self, body: RecvStream) {
+        // Whatever it says: the question has no fields.
+        if message_of(body).await.is_none() {
+            return self.refuse(Code::Internal, "attnroute: a probe is one message");
+        }
+        self.inbound.stats.probes.fetch_add(1, Relaxed);
+        let load = self.inbound.load(self.thread.clock.now_ns());
+        let answer = Answer {
+            inflight: load.inflight,
+            latency_s: load.latency_ns.unwrap_or(0.0) / 1e9,
+        };
+        let Some(mut stream) = self.begin() else {
+            return;
+        };
+        if stream
+            .send_data(framed(&answer.encode_to_vec()), false)
+            .is_ok()
+        {
+            let _ = stream.send_trailers(grpc::trailers(&Status::new(Code::Ok, "")));
+        }
+    }
+
+    /// Reports until the client leaves, or the listener does.
+    async fn reports(mut self, body: RecvStream, leaving: impl Future<Output = ()>) {
+        let message = message_of(body).await;
+        let Some(request) = message.and_then(|message| ReportRequest::decode(message).ok()) else {
+            return self.refuse(
+                Code::Internal,
+                "attnroute: expected one OrcaLoadReportRequest",
+            );
+        };
+        let asked = request
+            .report_interval
+            .map_or(INTERVAL, ProtoDuration::length);
+        let least = Duration::from_millis(self.inbound.config.load().min_report_interval_ms);
+        let Some(mut stream) = self.begin() else {
+            return;
+        };
+        let _open = OpenStream::new(self.inbound);
+        let mut leaving = pin!(leaving);
+        let mut ticks = tokio::time::interval(asked.clamp(least, least.max(INTERVAL_MAX)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let goes_on = poll_fn(|cx| {
+                if stream.poll_reset(cx).is_ready() {
+                    return Poll::Ready(Next::Gone);
+                }
+                if leaving.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Next::Leave);
+                }
+                ticks.poll_tick(cx).map(|_| Next::Report)
+            })
+            .await;
+            match goes_on {
+                Next::Gone => return,
+                Next::Leave => {
+                    let status =
+                        Status::new(Code::Unavailable, "attnroute: the sidecar is leaving");
+                    let _ = stream.send_trailers(grpc::trailers(&status));
+                    return;
+                }
+                // A client that does not read gets no more than fits its window.
+                Next::Report => {
+                    let load = self.inbound.load(self.thread.clock.now_ns());
+                    let report = Encoded::new(&load, self.inbound.started_s());
+                    if !send(&mut stream, framed(report.as_bytes())) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the head of an answer.
+    fn begin(&mut self) -> Option<SendStream<Bytes>> {
+        let mut head = http::Response::new(());
+        let grpc = HeaderValue::from_static("application/grpc");
+        head.headers_mut().insert(CONTENT_TYPE, grpc);
+        self.respond.send_response(head, false).ok()
+    }
+
+    fn refuse(&mut self, code: Code, message: &'static str) {
+        let status = Status::new(code, message);
+        let _ = self
+            .respond
+            .send_response(grpc::trailers_only(&status), true);
+    }
+}
+
+enum Next {
+    Report,
+    Leave,
+    Gone,
+}
+
+/// A stream of reports, counted while it is open.
+struct OpenStream<'a>(&'a Inbound);
+
+impl<'a> OpenStream<'a> {
+    fn new(inbound: &'a Inbound) -> Self {
+        inbound.stats.report_streams.fetch_add(1, Relaxed);
+        Self(inbound)
+    }
+}
+
+impl Drop for OpenStream<'_> {
+    fn drop(&mut self) {
+        self.0.stats.report_streams.fetch_sub(1, Relaxed);
+    }
+}
+
+impl ProtoDuration {
+    /// 0 for one that is negative.
+    fn length(self) -> Duration {
+        let seconds = u64::try_from(self.seconds).unwrap_or(0);
+        let nanos = u32::try_from(self.nanos).unwrap_or(0).min(999_999_999);
+        Duration::new(seconds, nanos)
+    }
+}
+
+/// Sends a message unless an earlier one still waits for the client to read. False if it is gone.
+fn send(stream: &mut SendStream<Bytes>, message: Bytes) -> bool {
+    stream.reserve_capacity(message.len());
+    if stream.capacity() < message.len() {
+        return true;
+    }
+    stream.send_data(message, false).is_ok()
+}
+
+fn framed(message: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + message.len());
+    bytes.put_u8(0);
+    bytes.put_u32(message.len() as u32);
+    bytes.extend_from_slice(message);
+    bytes.freeze()
+}
+
+/// The message of a request that has one, and is over; not compressed.
+async fn message_of(mut body: RecvStream) -> Option<Bytes> {
+    let mut bytes = BytesMut::new();
+    while let Some(part) = body.data().await {
+        let part = part.ok()?;
+        if bytes.len() + part.len() > REQUEST_BYTES_MAX {
+            return None;
+        }
+        bytes.extend_from_slice(&part);
+        let _ = body.flow_control().release_capacity(part.len());
+    }
+    let (prefix, message) = bytes.split_first_chunk::<PREFIX_BYTES>()?;
+    let [flag, length @ ..] = *prefix;
+    let whole = flag == 0 && u32::from_be_bytes(length) as usize == message.len();
+    whole.then(|| bytes.freeze().split_off(PREFIX_BYTES))
+}
