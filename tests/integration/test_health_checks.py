@@ -185,6 +185,7 @@ async def test_new_endpoints_are_checked_and_those_that_left_are_not() -> None:
         data_plane([first.address], service=checked()) as plane,
     ):
         await second.say(NOT_SERVING)
+        await until(lambda: results(plane).get("serving", 0) >= 1, "a pass")
         plane.apply_endpoints([first.address, second.address])
         await until_unhealthy(plane, False, True)
         plane.apply_endpoints([first.address])

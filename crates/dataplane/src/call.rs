@@ -308,7 +308,7 @@ impl Call {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
         let recorded = self.recorded.as_deref();
-        let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, &rng)));
+        let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, self.request, &rng)));
         let mut tried = self.tried.get();
         let attempt = self
             .service

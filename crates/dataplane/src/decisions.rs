@@ -13,8 +13,9 @@ use http::Uri;
 use parking_lot::Mutex;
 use serde_json::{json, Value};
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, RequestInfo};
 use crate::endpoint::Endpoint;
+use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::service::{Service, Snapshot};
 
@@ -55,7 +56,7 @@ struct Decision {
     class: u32,
     key: Option<u64>,
     chosen: Arc<Endpoint>,
-    reason: &'static str,
+    reason: Reason,
     sight: Sight,
 }
 
@@ -67,10 +68,11 @@ pub struct Decisions {
 }
 
 impl Sight {
-    /// What the pick that comes now will see.
+    /// What the pick for that call, which comes now, will see: what the rules of its route leave.
     #[must_use]
-    pub fn take(snapshot: &Snapshot, now_ns: u64, rng: &Rng) -> Self {
-        let weights = snapshot.weights(now_ns);
+    pub fn take(snapshot: &Snapshot, now_ns: u64, request: RequestInfo, rng: &Rng) -> Self {
+        let weights = snapshot.weights_for(request.rule, now_ns);
+        let left = snapshot.left_for(request.rule);
         let candidate = |index: &u32| {
             let member = &snapshot.members[*index as usize];
             Candidate {
@@ -81,23 +83,19 @@ impl Sight {
             }
         };
         Self {
-            candidates: snapshot
-                .usable
-                .iter()
-                .take(CANDIDATES_MAX)
-                .map(candidate)
-                .collect(),
-            candidates_total: snapshot.usable.len(),
+            candidates: left.iter().take(CANDIDATES_MAX).map(candidate).collect(),
+            candidates_total: left.len(),
             epoch: snapshot.epoch,
             rng_key: rng.key(),
             rng_counter: rng.counter(),
-            compares_all: snapshot.balancer.compares_all_loads(),
+            compares_all: snapshot.compares_all_for(request.rule),
         }
     }
 
     /// The next best, where the rule compared everybody and everybody is here.
-    fn runner_up(&self, chosen: &Endpoint) -> Option<&Candidate> {
-        if !self.compares_all || self.candidates_total > self.candidates.len() {
+    fn runner_up(&self, chosen: &Endpoint, reason: Reason) -> Option<&Candidate> {
+        let by_rule = matches!(reason, Reason::Sticky | Reason::Explore);
+        if !self.compares_all || by_rule || self.candidates_total > self.candidates.len() {
             return None;
         }
         let cost =
@@ -121,7 +119,7 @@ impl Decisions {
             class: request.class.index,
             key: request.key,
             chosen: Arc::clone(attempt.endpoint()),
-            reason: attempt.reason().name(),
+            reason: attempt.reason(),
             sight,
         };
         let Some(mut ring) = self.ring.try_lock() else {
@@ -163,7 +161,7 @@ impl Decision {
             .iter()
             .map(Candidate::describe)
             .collect();
-        let runner_up = self.sight.runner_up(&self.chosen);
+        let runner_up = self.sight.runner_up(&self.chosen, self.reason);
         json!({
             "at_ns": self.at_ns,
             "picked_ns": self.picked_ns,
@@ -173,7 +171,7 @@ impl Decision {
             "key": self.key,
             "endpoint": self.chosen.name,
             "runner_up": runner_up.map(|one| one.endpoint.name.as_str()),
-            "reason": self.reason,
+            "reason": self.reason.name(),
             "endpoint_epoch": self.sight.epoch,
             "rng_key": self.sight.rng_key,
             "rng_counter": self.sight.rng_counter,
@@ -216,7 +214,13 @@ mod tests {
     use crate::service::Service;
 
     fn service(balancer: &Value, endpoints: usize) -> Arc<Service> {
-        let config = json!({"name": "cart", "authorities": ["cart"], "balancer": balancer});
+        service_with(balancer, &json!([]), endpoints)
+    }
+
+    fn service_with(balancer: &Value, routes: &Value, endpoints: usize) -> Arc<Service> {
+        let config = json!({
+            "name": "cart", "authorities": ["cart"], "balancer": balancer, "routes": routes,
+        });
         let config = ServiceConfig::parse(config.to_string().as_bytes()).unwrap();
         let service = Service::new(config, 1);
         let address = |number| format!("10.0.{}.{}:1", number / 250, number % 250);
@@ -231,11 +235,18 @@ mod tests {
 
     /// Picks once, on the record.
     fn pick(decisions: &Decisions, service: &Arc<Service>, rng: &mut Rng) {
+        pick_for(decisions, service, RequestInfo::default(), rng);
+    }
+
+    fn pick_for(
+        decisions: &Decisions,
+        service: &Arc<Service>,
+        request: RequestInfo,
+        rng: &mut Rng,
+    ) {
         let snapshot = service.snapshot();
-        let sight = Sight::take(&snapshot, 5, rng);
-        let attempt = service
-            .begin_attempt(&snapshot, 5, RequestInfo::default(), rng)
-            .unwrap();
+        let sight = Sight::take(&snapshot, 5, request, rng);
+        let attempt = service.begin_attempt(&snapshot, 5, request, rng).unwrap();
         decisions.record(service, &Uri::from_static("/a/B"), &attempt, sight);
     }
 
@@ -277,6 +288,51 @@ mod tests {
             assert_eq!(row["endpoint"], endpoint.name.as_str());
             assert_eq!(row["reason"], chosen.1.name());
         }
+    }
+
+    #[test]
+    fn a_record_names_whom_the_rules_of_its_route_left() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(4));
+        let pinned = ["10.0.0.1:1", "10.0.0.3:1"];
+        let service = service_with(
+            &json!({"type": "least_request", "choice_count": "all"}),
+            &json!([
+                {"match": {"path": "/a/Pinned"}, "rules": {"pin": pinned}},
+                {"match": {"path": "/a/Sticky"}, "rules": {"sticky": {"header": "x-key"}}},
+            ]),
+            5,
+        );
+        for rule in 0..=2 {
+            let request = RequestInfo {
+                key: Some(7),
+                rule,
+                ..RequestInfo::default()
+            };
+            pick_for(&decisions, &service, request, &mut rng);
+        }
+        let (rows, _) = taken(&decisions, 3);
+        let named = |row: &Value| -> Vec<String> {
+            let candidates = row["candidates"].as_array().unwrap();
+            let address = |one: &Value| one["address"].as_str().unwrap().to_owned();
+            candidates.iter().map(address).collect()
+        };
+        assert_eq!(named(&rows[0]).len(), 5);
+        assert_eq!(named(&rows[1]), pinned);
+        assert_eq!(rows[1]["candidates_total"], 2);
+        let weights = rows[1]["candidates"].as_array().unwrap().iter();
+        assert_eq!(
+            weights
+                .map(|one| one["weight"].as_f64().unwrap())
+                .sum::<f64>(),
+            1.0
+        );
+        assert!(pinned.contains(&rows[1]["runner_up"].as_str().unwrap()));
+        // The key chose, not the load: nobody came second.
+        assert_eq!(
+            (&rows[2]["reason"], named(&rows[2]).len()),
+            (&"sticky".into(), 5)
+        );
+        assert!(rows[2]["runner_up"].is_null());
     }
 
     #[test]

@@ -839,13 +839,35 @@ impl Snapshot {
     /// `now_ns` is on the clock of the picks.
     #[must_use]
     pub fn weights(&self, now_ns: u64) -> Vec<f32> {
+        self.weights_for(0, now_ns)
+    }
+
+    /// The same for calls of a route with rules of its own; `rule`: `RequestInfo::rule`.
+    #[must_use]
+    pub fn weights_for(&self, rule: u32, now_ns: u64) -> Vec<f32> {
         let mut weights = vec![0.0; self.members.len()];
-        match self.rules.first() {
+        match self.rules.get(rule as usize) {
             _ if self.usable.is_empty() => {}
             Some(ruled) if ruled.has_sides() => ruled.weights(self.view(), now_ns, &mut weights),
             _ => self.balancer.weights(self.view(), now_ns, &mut weights),
         }
         weights
+    }
+}
+
+impl Snapshot {
+    /// Whom of `usable` the pins of a route leave.
+    #[must_use]
+    pub fn left_for(&self, rule: u32) -> &[u32] {
+        let ruled = self.rules.get(rule as usize);
+        ruled.map_or(&self.usable, Ruled::usable)
+    }
+
+    /// Whether a pick of that route compares the loads of all that are left.
+    #[must_use]
+    pub fn compares_all_for(&self, rule: u32) -> bool {
+        let ruled = self.rules.get(rule as usize);
+        self.balancer.compares_all_loads() && !ruled.is_some_and(Ruled::has_zones)
     }
 }
 

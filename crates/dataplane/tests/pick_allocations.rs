@@ -16,13 +16,15 @@ use attnroute_dataplane::address::Address;
 use attnroute_dataplane::attempt::RequestInfo;
 use attnroute_dataplane::balancer::{Balancer, View};
 use attnroute_dataplane::config::{
-    BalancerConfig, ChoiceCount, PathMatch, RouteConfig, RulesConfig,
+    BalancerConfig, ChoiceCount, EndpointSetConfig, PathMatch, RouteConfig, RulesConfig,
+    ServiceConfig, ServiceLimits,
 };
 use attnroute_dataplane::deadline;
 use attnroute_dataplane::endpoint::{Endpoint, Member};
 use attnroute_dataplane::histogram::Histogram;
 use attnroute_dataplane::rng::Rng;
 use attnroute_dataplane::route::{check_authority, Authorities, Routes};
+use attnroute_dataplane::service::Service;
 use http::header::{HeaderMap, HeaderValue};
 
 struct Counting;
@@ -115,6 +117,38 @@ fn a_pick_allocates_nothing() {
             });
             assert_eq!(found, 0, "{config:?}");
         }
+    }
+}
+
+#[test]
+fn a_pick_under_every_rule_allocates_nothing() {
+    let json = r#"{"name":"cart","authorities":[],"locality":{"own_zone":"1","min_healthy":1},"routes":[
+        {"match":{"path":"/a/1"},"rules":{"pin":["127.0.0.1:3","127.0.0.1:4"],"max_share":0.6}},
+        {"match":{"path":"/a/2"},"rules":{"sticky":{"header":"x-key"}}},
+        {"match":{"path":"/a/3"},"rules":{"max_share":0.1,"explore":0.5}}]}"#;
+    let config = ServiceConfig::parse(json.as_bytes()).expect("a valid service");
+    let service = Service::new(config, 1);
+    let address = |port| format!(r#"{{"address":"127.0.0.1:{port}","zone":"{}"}}"#, port % 3);
+    let endpoints: Vec<_> = (1..=200).map(address).collect();
+    let set = format!(r#"{{"endpoints":[{}]}}"#, endpoints.join(","));
+    let set = EndpointSetConfig::parse(set.as_bytes(), &ServiceLimits::default());
+    service.apply_endpoints(set.expect("a valid set"));
+    let snapshot = service.snapshot();
+    let mut rng = Rng::new(1);
+    let mut pick = |rule, now_ns| {
+        let request = RequestInfo {
+            key: Some(now_ns),
+            rule,
+            ..RequestInfo::default()
+        };
+        black_box(service.choose(&snapshot, now_ns, request, &mut rng)).expect("a pick");
+    };
+    for rule in 0..=3 {
+        // What a thread needs once, it has then.
+        pick(rule, 0);
+        // A millisecond apart, so that windows move on, too.
+        let found = allocations(|| (1..3_000).for_each(|step| pick(rule, step * 1_000_000)));
+        assert_eq!(found, 0, "rule {rule}");
     }
 }
 

@@ -278,6 +278,11 @@ impl Ruled {
         &self.usable
     }
 
+    /// Whether calls are split between zones before the balancer sees them.
+    pub(crate) fn has_zones(&self) -> bool {
+        self.sides.len() > 1
+    }
+
     /// Whether zones or pins leave it a balancer of its own.
     pub(crate) fn has_sides(&self) -> bool {
         !self.sides.is_empty()
