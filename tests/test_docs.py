@@ -15,6 +15,7 @@ import yaml
 from tests.support.sidecar import Sidecar, minimal_policy
 
 import attnroute
+from attnroute.admin.trainer_metrics import TrainerMetrics
 from attnroute.policy.load import load_policy
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -162,6 +163,8 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 def test_metrics_in_docs_are_served(tmp_path: Path) -> None:
     with Sidecar(tmp_path, minimal_policy("127.0.0.1:9")) as sidecar:
         page = sidecar.get("/metrics").body.decode()
+        page += sidecar.get("/metrics/training").body.decode()
+    page += TrainerMetrics("0").render().decode()
     served = set(re.findall(r"^(?:# TYPE )?(\w+)", page, re.MULTILINE))
     files = [*DOCS, *(ROOT / "deploy/prometheus").glob("*.yaml")]
     named = {

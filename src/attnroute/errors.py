@@ -4,7 +4,8 @@ AttnrouteError
 ├── InvalidFileError       a file of the operator says what cannot be done; lists every problem
 │   ├── PolicyError
 │   ├── EndpointFileError
-│   └── ScenarioError
+│   ├── ScenarioError
+│   └── TrainerFileError
 ├── SimulationError        a balancer that does not exist, a run that broke
 ├── StartError             the process cannot start: a busy port, a missing extension
 └── AdminError             the admin API cannot be reached or refused a call
@@ -30,6 +31,7 @@ __all__ = [
     "ScenarioError",
     "SimulationError",
     "StartError",
+    "TrainerFileError",
 ]
 
 
@@ -73,6 +75,10 @@ class EndpointFileError(InvalidFileError):
 
 class ScenarioError(InvalidFileError):
     """A scenario file, or the trace that it names, was refused."""
+
+
+class TrainerFileError(InvalidFileError):
+    """A trainer's file was refused."""
 
 
 class SimulationError(AttnrouteError):

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from attnroute import __version__, logs
 from attnroute.admin.http import HttpServer, Readiness, make_app
+from attnroute.admin.learning_metrics import LearningMetrics
 from attnroute.admin.metrics import ControlMetrics, join
 from attnroute.admin.server import AdminServer
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
@@ -34,6 +35,8 @@ from attnroute.discovery.overrides import Overrides
 from attnroute.discovery.own import OwnAddresses
 from attnroute.discovery.sources import Sources
 from attnroute.errors import AttnrouteError, InvalidFileError, PolicyError, Problem, StartError
+from attnroute.fleet.client import Identity
+from attnroute.learning import Learning
 from attnroute.logs import fields
 from attnroute.policy.compile import compile_policy
 from attnroute.policy.load import (
@@ -95,6 +98,8 @@ class Plane(Protocol):
     def apply_endpoints(self, service: str, endpoints: bytes) -> int: ...
     def endpoints(self, service: str) -> tuple[int, bytes]: ...
     def snapshot(self, service: str) -> tuple[int, bytes]: ...
+    def classes(self, service: str) -> tuple[int, bytes]: ...
+    def take_window(self, service: str) -> tuple[int, int, int, bytes, bytes]: ...
     def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
     def take_spans(self, max_rows: int) -> bytes: ...
@@ -183,6 +188,15 @@ class Sidecar:
         self._picks = PickHistory(plane, loaded.policy.picks.keep)
         self._reports = OutOfBandReports(plane, self._metrics)
         self._traces = Traces(plane, self._metrics)
+        self._learning_metrics = LearningMetrics()
+        self._learning = Learning(
+            plane,
+            loaded,
+            clock,
+            self._learning_metrics,
+            Identity(os.urandom(16), __version__),
+            self._metrics.tick_duration.observe,
+        )
         service = AdminService(
             self,
             self._telemetry,
@@ -193,7 +207,7 @@ class Sidecar:
         )
         self._metrics.watch_streams(lambda: service.watches)
         self._admin = AdminServer(service)
-        self._http = HttpServer(make_app(self, __version__))
+        self._http = HttpServer(make_app(self, __version__, training=self._learning.page))
 
     # What admin and the HTTP pages see.
 
@@ -227,7 +241,8 @@ class Sidecar:
 
     def exposition(self) -> bytes:
         """attnroute.admin.http.HttpView."""
-        return join((self._plane.metrics(), self._metrics.render()))
+        own = (self._metrics.render(), self._learning_metrics.render())
+        return join((self._plane.metrics(), *own))
 
     def _service_info(self, name: str, service: Service) -> ServiceInfo:
         status = self._sources.status(name)
@@ -271,7 +286,9 @@ class Sidecar:
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
-        works = (self._become_ready, self._tick, self._reload_when_wanted, self._traces.run)
+        await self._learning.configure(self._loaded)
+        tasks = (self._become_ready, self._tick, self._reload_when_wanted)
+        works = (*tasks, self._traces.run, self._learning.run)
         for work in works:
             self._tasks.append(asyncio.create_task(keep_running(work)))
 
@@ -404,6 +421,7 @@ class Sidecar:
         self._traces.use(exporter)
         self._picks.configure(loaded.policy.picks.keep, loaded.policy.services)
         self._sources.replace(self._resolvers.plans(loaded))
+        await self._learning.configure(loaded)
 
     async def _exporter_of(self, loaded: LoadedPolicy) -> Exporter | None:
         """What spans go to by a policy. Raises StartError if that cannot be."""
@@ -481,6 +499,7 @@ class Sidecar:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sources.close()
         await self._reports.close()
+        await self._learning.close()
         await self._admin.stop()
         await self._http.stop()
         await asyncio.to_thread(self._plane.stop)

@@ -22,15 +22,21 @@ DOC = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
     """A sidecar that has seen good calls, a refused one, no load report and a failed reload."""
+    extra = (
+        "    load_reports: {out_of_band: {interval: 1s}}\n"
+        "    request_class: {}\n"
+        "fleet: {trainer: '127.0.0.1:1'}\n"  # nobody listens on that port
+    )
     policy = minimal_policy(
         address,
-        extra="    load_reports: {out_of_band: {interval: 1s}}\n",
+        extra=extra,
         listeners="  - {mode: inbound, address: 127.0.0.1:0, target: 127.0.0.1:9, "
         "max_concurrency: 4}\n",
     )
     sidecar = start_sidecar(policy)
     # The peer does not serve it, so every family of it has a series.
     sidecar.until(lambda: sidecar.metric("attnroute_out_of_band_failures_total"), "a refusal")
+    sidecar.until(lambda: sidecar.metric("attnroute_fleet_failures_total"), "another one")
     with sync_channel(sidecar.address) as channel:
         for _ in range(CALLS):
             unary(channel)

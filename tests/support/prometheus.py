@@ -7,7 +7,7 @@ import re
 import subprocess
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,12 +48,25 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
-    """Runs while the context does and scrapes `target` (`ip:port`) five times a second."""
+def prometheus(
+    directory: Path,
+    target: str,
+    *,
+    path: str = "/metrics",
+    labels: Sequence[Mapping[str, str]] = ({},),
+) -> Iterator[Prometheus]:
+    """Runs while the context does and scrapes `target` (`ip:port`) five times a second, once for
+    each set of labels that its copy of the target carries."""
     assert PROMETHEUS.exists(), "run `scripts/fetch-debs prometheus`"
     config = {
         "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms"},
-        "scrape_configs": [{"job_name": "sidecar", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [
+            {
+                "job_name": "sidecar",
+                "metrics_path": path,
+                "static_configs": [{"targets": [target], "labels": each} for each in labels],
+            }
+        ],
     }
     file = directory / "prometheus.yml"
     file.write_text(json.dumps(config))

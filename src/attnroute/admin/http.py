@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +61,18 @@ class HttpView(Protocol):
         ...
 
 
-def make_app(view: HttpView, version: str) -> Starlette:
-    """The pages as an ASGI application."""
+def make_app(
+    view: HttpView,
+    version: str,
+    *,
+    process: str = "sidecar",
+    training: Callable[[], bytes] | None = None,
+) -> Starlette:
+    """The pages as an ASGI application. process: whose they are; training: the text of
+    `/metrics/training`, where there is one, called from a worker thread."""
 
     async def index(_request: Request) -> Response:
-        return HTMLResponse(_INDEX.format(version=version))
+        return HTMLResponse(_INDEX.format(version=version, process=process))
 
     async def metrics(_request: Request) -> Response:
         # Text of thousands of series takes milliseconds: not on the loop that ticks.
@@ -78,7 +85,13 @@ def make_app(view: HttpView, version: str) -> Starlette:
         state = view.readiness()
         return JSONResponse(state.as_json(), status_code=200 if state.ready else 503)
 
+    async def metrics_training(_request: Request) -> Response:
+        assert training is not None, "the page has a route only where it is"
+        return Response(await run_in_threadpool(training), media_type=CONTENT_TYPE)
+
     pages = {"/": index, "/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    if training is not None:
+        pages["/metrics/training"] = metrics_training
     return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
 
 
@@ -148,9 +161,9 @@ class _Server(uvicorn.Server):
 
 _INDEX = """<!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><title>attnroute sidecar</title></head>
+<head><meta charset="utf-8"><title>attnroute {process}</title></head>
 <body>
-<h1>attnroute sidecar {version}</h1>
+<h1>attnroute {process} {version}</h1>
 <ul>
 <li><a href="/metrics">/metrics</a>: counters, Prometheus text</li>
 <li><a href="/readyz">/readyz</a>: whether calls can be routed</li>

@@ -1,4 +1,4 @@
-"""`attnroute check`: is this policy or scenario valid, and what does a policy say in full?"""
+"""`attnroute check`: is this file valid, and what does a policy say in full?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from attnroute.errors import PolicyError, Problem, ScenarioError
+from attnroute.errors import PolicyError, Problem, ScenarioError, TrainerFileError
 from attnroute.policy.load import LoadedPolicy, effective_yaml, load_policy
 
 _EPILOG = """\b
@@ -16,6 +16,7 @@ Examples:
   attnroute check policy.yaml
   attnroute check --defaults policy.yaml
   attnroute check --json configs/*.yaml | jq '.files[].problems[]'
+  attnroute check --trainer trainer.yaml
   attnroute check --scenario configs/scenarios/*.yaml
 
 \b
@@ -30,6 +31,7 @@ Exits with 2 if there is any.
 )
 @click.option("--defaults", is_flag=True, help="Print the whole effective policy as YAML.")
 @click.option("--scenario", is_flag=True, help="The files are scenarios of the simulator.")
+@click.option("--trainer", is_flag=True, help="The files are those of trainers.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def command(
@@ -38,12 +40,19 @@ def command(
     files: tuple[Path, ...],
     defaults: bool,
     scenario: bool,
+    trainer: bool,
     as_json: bool,
 ) -> None:
     """Check policy files; list every problem with its place."""
+    if scenario and trainer:
+        raise click.UsageError("`--scenario` and `--trainer` are different files; write one")
+    if defaults and (scenario or trainer):
+        option = "--scenario" if scenario else "--trainer"
+        raise click.UsageError(f"`--defaults` is for policies; leave it out with `{option}`")
+    if trainer:
+        _check_trainers(context, files, as_json=as_json)
+        return
     if scenario:
-        if defaults:
-            raise click.UsageError("`--defaults` is for policies; leave it out with `--scenario`")
         _check_scenarios(context, files, as_json=as_json)
         return
     results = [_check(file) for file in files]
@@ -84,6 +93,31 @@ def _check_scenarios(context: click.Context, files: tuple[Path, ...], *, as_json
             click.echo(
                 f"{file}: valid, {loaded.offered_rps:.0f} calls/s, load {load:.2f}{overload}"
             )
+    if as_json:
+        click.echo(json.dumps({"files": documents}, indent=2, ensure_ascii=False))
+    if not all(document["valid"] for document in documents):
+        context.exit(2)
+
+
+def _check_trainers(context: click.Context, files: tuple[Path, ...], *, as_json: bool) -> None:
+    from attnroute.policy.trainer import load_trainer
+
+    documents: list[dict[str, Any]] = []
+    for file in files:
+        problems: tuple[Problem, ...] = ()
+        try:
+            load_trainer(file)
+        except TrainerFileError as error:
+            problems = error.problems
+        documents.append(
+            {"path": str(file), "valid": not problems, "problems": _described(problems)}
+        )
+        if as_json:
+            continue
+        for problem in problems:
+            click.echo(str(problem), err=True)
+        if not problems:
+            click.echo(f"{file}: valid")
     if as_json:
         click.echo(json.dumps({"files": documents}, indent=2, ensure_ascii=False))
     if not all(document["valid"] for document in documents):

@@ -33,6 +33,7 @@ _COMMANDS = {
     "schema": "Print the JSON Schema of a file format.",
     "sim": "Play a scenario with every balancer and compare them.",
     "sidecar": "Run the sidecar proxy until it is told to stop.",
+    "trainer": "Run the trainer: the fleet's table, and the data to train on.",
     "undrain": "End the drain or the pin of an endpoint.",
     "wait": "Wait until the sidecar is ready.",
     "weights": "Show the weights in force, live.",

@@ -63,6 +63,7 @@ class FleetEvents(Protocol):
     def fleet_dropped(self, service: str, reason: str) -> None: ...
     def fleet_limit(self, limit: str) -> None: ...
     def fleet_state(self, service: str, *, sidecars: int, classes: int, endpoints: int) -> None: ...
+    def fleet_gone(self, service: str) -> None: ...
 
 
 class FleetServer:
@@ -147,6 +148,8 @@ class FleetServer:
             self._count(service, table)
             if table.watching == 0:
                 del self._tables[service]
+                self._counted.pop(service, None)
+                self._events.fleet_gone(service)
         async with self._ticked:
             self._tick += 1
             self._ticked.notify_all()

@@ -4,12 +4,13 @@ writes it."""
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from attnroute.policy.balancers import MetricName
-from attnroute.policy.fields import Strict, duration
+from attnroute.policy.fields import Parsed, Strict, duration
+from attnroute.policy.scalars import parse_target
 
 __all__ = ["Fleet", "LoadReports", "OutOfBand", "load_reports_json"]
 
@@ -19,6 +20,11 @@ OwnName = Literal[
     "attnroute.concurrency",
     "attnroute.service_time_s",
     "attnroute.started_s",
+]
+
+
+TrainerAddress = Annotated[
+    str, Parsed(parse_target, {"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"})
 ]
 
 
@@ -57,14 +63,24 @@ class LoadReports(Strict):
 class Fleet(Strict):
     """The other sidecars."""
 
-    RESERVED: ClassVar[dict[str, str]] = {"trainer": "a later version"}
-
     sidecars: int = Field(
         default=4,
         ge=1,
         le=1_000_000,
         description="Sidecars that call the same services, this one included, as far as you know; "
-        "`c3` takes each to have as many calls in flight as this one.",
+        "`c3` takes each to have as many calls in flight as this one. A trainer knows better.",
+    )
+    trainer: TrainerAddress | None = Field(
+        default=None,
+        description="Where services with `request_class` exchange what they measure with other "
+        "sidecars: `fleet.address` of an `attnroute trainer`; default nowhere.",
+    )
+    training_series: int = Field(
+        default=60_000,
+        ge=1_000,
+        le=10_000_000,
+        description="Series at most on `/metrics/training`; beyond, the least called classes share "
+        "`other` there, counted in `attnroute_training_classes_folded_total`.",
     )
 
 

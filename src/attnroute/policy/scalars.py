@@ -47,6 +47,7 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s|us)")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 _NAME = re.compile(NAME_PATTERN)
 _AUTHORITY = re.compile(AUTHORITY_PATTERN)
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -216,6 +217,19 @@ def _address_hint(value: str, host: str, port: int | None) -> str:
             f"a service, `dns: {host}:{port}`"
         )
     return expected
+
+
+def parse_target(value: object) -> str:
+    """What is dialled: `host:port`, where the host may be a name, `[ip6]:port` or `unix:/path`."""
+    expected = "expected `host:port` or `unix:/path`"
+    if not isinstance(value, str):
+        raise ValueError(f"{expected}; put it in quotes")
+    host, colon, port = value.rpartition(":")
+    if colon and _HOST.fullmatch(host) and _port(port):
+        return value
+    if value.startswith(("unix:", "[")):
+        return parse_address(value)
+    raise ValueError(expected)
 
 
 def parse_dns_name(value: object) -> str:

@@ -54,6 +54,7 @@ __all__ = [
     "Listener",
     "PathMatch",
     "Policy",
+    "PolicyJsonSchema",
     "RateLimit",
     "ResetLimit",
     "Route",
@@ -439,7 +440,7 @@ class Policy(Strict):
     )
 
 
-class _JsonSchema(GenerateJsonSchema):
+class PolicyJsonSchema(GenerateJsonSchema):
     """Defaults as an operator would write them, and no titles: they only repeat the keys."""
 
     def encode_default(self, dft: Any) -> Any:
@@ -455,7 +456,7 @@ class _JsonSchema(GenerateJsonSchema):
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the policy file, for editors and for CI."""
-    schema = Policy.model_json_schema(mode="validation", schema_generator=_JsonSchema)
+    schema = Policy.model_json_schema(mode="validation", schema_generator=PolicyJsonSchema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "attnroute policy",

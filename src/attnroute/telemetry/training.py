@@ -181,7 +181,8 @@ class TrainingPage:
         self, *, sidecar_id: str, zone: str, version: str, limits: PageLimits | None = None
     ) -> None:
         self.folded = 0
-        self._sidecar = _labels(sidecar_id=sidecar_id, zone=zone, version=version)
+        self._identity = {"sidecar_id": sidecar_id, "version": version}
+        self._zone = zone
         self._limits = limits or PageLimits()
         self._services: dict[str, _Totals] = {}
         self._lock = threading.Lock()
@@ -206,6 +207,10 @@ class TrainingPage:
             totals.add(window, inflight_s)
             self._fold()
 
+    def configure(self, *, zone: str, limits: PageLimits) -> None:
+        """Changes what a reload may change; classes that share `other` stay there."""
+        self._zone, self._limits = zone, limits
+
     def keep(self, services: Iterable[str]) -> None:
         """Drops every other service."""
         with self._lock:
@@ -215,7 +220,9 @@ class TrainingPage:
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
         families: dict[str, list[str]] = {name: [] for name in _HELP}
-        families["sidecar_info"].append(f"attnroute_sidecar_info{{{self._sidecar}}} 1\n")
+        families["sidecar_info"].append(
+            f"attnroute_sidecar_info{{{_labels(**self._identity, zone=self._zone)}}} 1\n"
+        )
         with self._lock:
             families["training_classes_folded_total"].append(
                 f"attnroute_training_classes_folded_total {self.folded}\n"

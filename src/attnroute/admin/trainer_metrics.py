@@ -1,0 +1,131 @@
+"""What the trainer counts, and its page `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import generate_latest
+
+__all__ = ["TrainerMetrics"]
+
+FLEET_LIMITS = (
+    "fleet.max_streams",
+    "fleet.max_services",
+    "fleet.max_classes",
+    "fleet.max_endpoints",
+)
+FLEET_DROPS = ("malformed", "unknown", "again", "cell")
+
+
+class TrainerMetrics:
+    """Families in a registry of their own."""
+
+    def __init__(self, version: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._gauge("build_info", "1, labelled with the running version.", "version").labels(
+            version
+        ).set(1)
+        self._windows = self._counter(
+            "fleet_windows", "Windows of sidecars that were taken into the sums.", "service"
+        )
+        self._dropped = self._counter(
+            "fleet_dropped",
+            "What sidecars sent and was not used: `malformed`, `unknown` messages, a window that "
+            "came `again`, a `cell` that cannot be true (once a second at most).",
+            "service",
+            "reason",
+        )
+        self._limits = self._counter(
+            "limit_hits", "Times a limit of the trainer's file was reached.", "limit"
+        )
+        for limit in FLEET_LIMITS:
+            self._limits.labels(limit)
+        self._sidecars = self._gauge(
+            "fleet_sidecars", "Sidecars with calls to the service in the last 3 s.", "service"
+        )
+        self._classes = self._gauge("fleet_classes", "Request classes with sums.", "service")
+        self._endpoints = self._gauge("fleet_endpoints", "Endpoints with sums.", "service")
+        self._looks = self._counter(
+            "source_looks",
+            "Times the source was looked at: `good`, `partial` (some of it failed), `failed`.",
+            "source",
+            "result",
+        )
+        self._failures = self._counter(
+            "source_failures", "What went wrong at the source, by kind.", "source", "reason"
+        )
+        self._unused = self._counter(
+            "samples_dropped", "Pages, series and values that were not used, by why.", "reason"
+        )
+        self._stale = self._gauge(
+            "source_stale", "1 while the source has said nothing for 3 intervals, else 0."
+        )
+        self._calls = self._counter("observed_calls", "Successful calls seen through the source.")
+        self._targets = self._gauge("source_sidecars", "Sidecars that the source showed of late.")
+
+    def fleet_window(self, service: str) -> None:
+        """attnroute.fleet.server.FleetEvents."""
+        self._windows.labels(service).inc()
+
+    def fleet_dropped(self, service: str, reason: str) -> None:
+        """attnroute.fleet.server.FleetEvents."""
+        self._dropped.labels(service, reason).inc()
+
+    def fleet_limit(self, limit: str) -> None:
+        """attnroute.fleet.server.FleetEvents."""
+        self._limits.labels(limit).inc()
+
+    def fleet_state(self, service: str, *, sidecars: int, classes: int, endpoints: int) -> None:
+        """attnroute.fleet.server.FleetEvents."""
+        self._windows.labels(service)
+        for reason in FLEET_DROPS:
+            self._dropped.labels(service, reason)
+        self._sidecars.labels(service).set(sidecars)
+        self._classes.labels(service).set(classes)
+        self._endpoints.labels(service).set(endpoints)
+
+    def fleet_gone(self, service: str) -> None:
+        """Drops the series of a service that no sidecar calls any more."""
+        for family in (self._windows, self._sidecars, self._classes, self._endpoints):
+            family.remove_by_labels({"service": service})
+        self._dropped.remove_by_labels({"service": service})
+
+    def source_looked(self, source: str, result: str, failures: Mapping[str, int]) -> None:
+        """The source was looked at."""
+        for known in ("good", "partial", "failed"):
+            self._looks.labels(source, known)
+        self._looks.labels(source, result).inc()
+        for reason, count in failures.items():
+            self._failures.labels(source, reason).inc(count)
+
+    def samples_dropped(self, reason: str, count: int) -> None:
+        """Something that the source showed was not used."""
+        self._unused.labels(reason).inc(count)
+
+    def source_state(self, *, calls: float, sidecars: int) -> None:
+        """What the last look brought."""
+        self._calls.inc(calls)
+        self._targets.set(sidecars)
+
+    def watch_staleness(self, stale: Callable[[], bool]) -> None:
+        """Asks at every scrape whether the source is stale."""
+        self._stale.set_function(lambda: float(stale()))
+
+    def render(self) -> bytes:
+        """The families as text, format 0.0.4."""
+        return generate_latest(self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"attnroute_trainer_{name}", text, labels, registry=self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"attnroute_trainer_{name}", text, labels, registry=self._registry)

@@ -1,0 +1,116 @@
+"""The learning side of a sidecar, put together: the tick, the page for training, the fleet
+exchange.
+
+A service is learned from where its policy has `request_class`. Windows end once a second on the
+monotonic clock; a process that was stopped does not make up for the seconds that it missed, its
+next window is only longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from attnroute.clock import Clock
+from attnroute.fleet.client import FleetClient, FleetClientEvents, Identity
+from attnroute.policy.load import LoadedPolicy
+from attnroute.scoring.loop import LoopEvents, ScoreLoop, ServicePlan
+from attnroute.scoring.windows import WindowSource
+from attnroute.telemetry.training import PageLimits, TrainingPage
+
+__all__ = ["WINDOW_S", "Learning", "LearningEvents"]
+
+logger = logging.getLogger(__name__)
+
+WINDOW_S = 1.0
+
+
+class LearningEvents(LoopEvents, FleetClientEvents, Protocol):
+    """What is counted."""
+
+
+class Learning:
+    """Made and used on one event loop. ticked: told how long a tick took, in seconds."""
+
+    def __init__(
+        self,
+        plane: WindowSource,
+        loaded: LoadedPolicy,
+        clock: Clock,
+        events: LearningEvents,
+        identity: Identity,
+        ticked: Callable[[float], None],
+    ) -> None:
+        self._clock = clock
+        self._events = events
+        self._identity = identity
+        self._ticked = ticked
+        self._page = TrainingPage(
+            sidecar_id=identity.sidecar_id.hex(),
+            zone="",
+            version=identity.version,
+            limits=PageLimits(loaded.policy.fleet.training_series),
+        )
+        self._loop = ScoreLoop(plane, clock, events, self._page, self._announce)
+        self._fleet: FleetClient | None = None
+
+    def page(self) -> bytes:
+        """The page for training; may be called from a worker thread."""
+        return self._page.render()
+
+    async def configure(self, loaded: LoadedPolicy) -> None:
+        """Brings a policy into force; what stays keeps what it has learned."""
+        policy = loaded.policy
+        learned = {
+            name: service
+            for name, service in policy.services.items()
+            if service.request_class is not None
+        }
+        zones = {
+            name: service.locality.own_zone
+            for name, service in learned.items()
+            if service.locality is not None
+        }
+        self._loop.configure(
+            {
+                name: ServicePlan(service.concurrency, policy.fleet.sidecars)
+                for name, service in learned.items()
+            }
+        )
+        self._page.configure(
+            # A sidecar is in one place; the page says it if all its services agree.
+            zone=next(iter(zones.values())) if len(set(zones.values())) == 1 else "",
+            limits=PageLimits(policy.fleet.training_series),
+        )
+        if self._fleet is not None and self._fleet.address != policy.fleet.trainer:
+            await self._fleet.close()
+            self._fleet = None
+        if policy.fleet.trainer is not None:
+            if self._fleet is None:
+                self._fleet = FleetClient(
+                    policy.fleet.trainer, self._identity, self._clock, self._events
+                )
+            self._fleet.replace(self._loop.tables(), zones)
+
+    async def run(self) -> None:
+        """Ends a window each second, for ever."""
+        next_s = self._clock.now_s() + WINDOW_S
+        while True:
+            await asyncio.sleep(max(0.0, next_s - self._clock.now_s()))
+            next_s = max(next_s + WINDOW_S, self._clock.now_s())
+            began_s = time.perf_counter()
+            self._loop.window()
+            self._ticked(time.perf_counter() - began_s)
+
+    async def close(self) -> None:
+        """Ends the exchange."""
+        if self._fleet is not None:
+            await self._fleet.close()
+            self._fleet = None
+
+    def _announce(self, service: str) -> None:
+        if self._fleet is not None:
+            self._fleet.announce(service)

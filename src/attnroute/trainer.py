@@ -1,0 +1,261 @@
+"""The trainer process: the fleet exchange, and the data to train on.
+
+One asyncio loop. The exchange ticks each second; the source is looked at each interval and what
+went up since is kept, so many intervals of it. A source that fails costs nothing but its data: the
+last good intervals stay, and a metric says that they are stale. No sidecar waits for this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+from collections import Counter, deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from attnroute import __version__, logs
+from attnroute.admin.http import HttpServer, Readiness, make_app
+from attnroute.admin.trainer_metrics import TrainerMetrics
+from attnroute.clock import Clock, SystemClock
+from attnroute.errors import AttnrouteError, InvalidFileError, StartError
+from attnroute.fleet.server import FleetLimits, FleetServer
+from attnroute.logs import fields
+from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, Scrape, load_trainer
+from attnroute.process import StopSignals, announce_ports, keep_running
+from attnroute.telemetry.fetch import Credentials, Fetcher, FetchLimits, TlsFiles
+from attnroute.telemetry.increases import IncreaseBook, Increases, LabelRules, Page
+from attnroute.telemetry.prometheus import PrometheusSource
+from attnroute.telemetry.scrape import DirectSource
+
+__all__ = ["Options", "Trainer", "run"]
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_INTERRUPTED = 130
+STALE_INTERVALS = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the process was called."""
+
+    config: Path
+    ports_file: Path | None = None
+    log_format: str = "json"
+
+
+class PageSource(Protocol):
+    """Where pages of sidecars come from."""
+
+    name: str
+
+    async def pages(self) -> tuple[list[Page], Mapping[str, int]]: ...
+    async def close(self) -> None: ...
+
+
+def run(options: Options) -> int:
+    """Runs a trainer until it is told to stop; returns the exit code."""
+    logs.configure(options.log_format)
+    return asyncio.run(_main(options))
+
+
+async def _main(options: Options) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(
+        ThreadPoolExecutor(max_workers=2, thread_name_prefix="attnroute-work")
+    )
+    stops = StopSignals(loop)
+    try:
+        loaded = await asyncio.to_thread(load_trainer, options.config)
+        logger.info("trainer starts", extra=fields(version=__version__, file=str(loaded.path)))
+        trainer = Trainer(loaded, SystemClock(), ports_file=options.ports_file)
+        try:
+            await stops.unless_stopped(trainer.start())
+            number = await stops.first()
+        finally:
+            await trainer.close()
+    except InvalidFileError as error:
+        for problem in error.problems:
+            logger.error("%s", problem)
+        return error.exit_code
+    except AttnrouteError as error:
+        logger.error("%s", error)
+        return error.exit_code
+    logger.info("trainer stopped", extra=fields(signal=number.name))
+    return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK
+
+
+class Trainer:
+    """Everything of one process; made and used on one event loop."""
+
+    def __init__(
+        self, loaded: LoadedTrainer, clock: Clock, *, ports_file: Path | None = None
+    ) -> None:
+        self._loaded = loaded
+        self._clock = clock
+        self._ports_file = ports_file
+        self._ready = False
+        self._closing = False
+        self._metrics = TrainerMetrics(__version__)
+        exchange = loaded.file.fleet
+        self._fleet = FleetServer(
+            trainer=os.urandom(16),
+            clock=clock,
+            limits=FleetLimits(
+                streams=exchange.max_streams,
+                services=exchange.max_services,
+                classes=exchange.max_classes,
+                endpoints=exchange.max_endpoints,
+            ),
+            events=self._metrics,
+        )
+        self._http = HttpServer(make_app(self, __version__, process="trainer"))
+        self._source, self._interval_s = _source(loaded, clock)
+        self._book = IncreaseBook()
+        self._dropped: Counter[str] = Counter()
+        self._failing: set[str] = set()
+        self._good_s = clock.now_s()
+        self.kept: deque[Increases] = deque(maxlen=loaded.file.keep)
+        """The last intervals, oldest first."""
+        self._tasks: list[asyncio.Task[None]] = []
+        if self._source is not None:
+            self._metrics.watch_staleness(self._stale)
+
+    def readiness(self) -> Readiness:
+        """attnroute.admin.http.HttpView."""
+        waiting = () if self._ready else ("start",)
+        return Readiness(
+            ready=self._ready and not self._closing, draining=self._closing, waiting_for=waiting
+        )
+
+    def exposition(self) -> bytes:
+        """attnroute.admin.http.HttpView."""
+        return self._metrics.render()
+
+    async def start(self) -> None:
+        """Brings everything up; returns when it serves. Raises StartError."""
+        if self._ports_file is not None:
+            self._ports_file.unlink(missing_ok=True)
+        file = self._loaded.file
+        bound = {
+            "fleet": self._fleet.bind(
+                file.fleet.address, self._loaded.position("fleet", "address")
+            ),
+            "http": self._http.bind(file.http, self._loaded.position("http")),
+        }
+        await self._fleet.start()
+        await self._http.start()
+        if self._source is not None:
+            self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
+        self._ready = True
+        if self._ports_file is not None:
+            await announce_ports(self._ports_file, bound)
+        logger.info("ready", extra=fields(**bound))
+
+    async def look(self) -> Increases:
+        """Looks at the source once; what went up since the last look is also kept."""
+        assert self._source is not None, "there is a source"
+        pages, failures = await self._source.pages()
+        now_s = self._clock.now_s()
+        self._book.take(pages, now_s)
+        increases = self._book.gather()
+        result = "failed" if not increases.pages else "partial" if failures else "good"
+        self._metrics.source_looked(self._source.name, result, failures)
+        if set(failures) != self._failing:
+            # Once when it begins and once when it ends, not every few seconds in between.
+            self._failing = set(failures)
+            extra = fields(source=self._source.name, failures=dict(failures))
+            if failures:
+                logger.warning("the source of training data fails", extra=extra)
+            else:
+                logger.info("the source of training data is whole again", extra=extra)
+        for reason, count in self._book.dropped.items():
+            if count > self._dropped[reason]:
+                self._metrics.samples_dropped(reason, count - self._dropped[reason])
+        self._dropped = self._book.dropped.copy()
+        self._metrics.source_state(calls=increases.calls, sidecars=self._book.targets)
+        if increases.pages:
+            # No data is not zero: an interval without pages is no interval.
+            self._good_s = now_s
+            self.kept.append(increases)
+        return increases
+
+    async def close(self) -> None:
+        """Stops everything that was started."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.stop()
+        await self._http.stop()
+        if self._source is not None:
+            await self._source.close()
+
+    def _stale(self) -> bool:
+        return self._clock.now_s() - self._good_s > STALE_INTERVALS * self._interval_s
+
+    async def _look_forever(self) -> None:
+        next_s = self._clock.now_s()
+        while True:
+            await self.look()
+            next_s = max(next_s + self._interval_s, self._clock.now_s())
+            await asyncio.sleep(max(0.0, next_s - self._clock.now_s()))
+
+
+def _source(loaded: LoadedTrainer, clock: Clock) -> tuple[PageSource | None, float]:
+    """The source that the file names, and its interval."""
+    source = loaded.file.source
+    if source is None:
+        return None, 0.0
+    if source.scrape is not None:
+        return _direct(source.scrape, clock), source.scrape.interval.total_seconds()
+    assert source.prometheus is not None, "a source has one key"
+    server = source.prometheus
+    return _prometheus(server, loaded, clock), server.interval.total_seconds()
+
+
+def _direct(scrape: Scrape, clock: Clock) -> DirectSource:
+    # A page that fails is due again in a moment anyway.
+    limits = FetchLimits(scrape.timeout.total_seconds(), scrape.max_page_bytes, retries=0)
+    return DirectSource(scrape.sidecars, Fetcher(limits), clock.now_s)
+
+
+def _prometheus(server: PrometheusServer, loaded: LoadedTrainer, clock: Clock) -> PrometheusSource:
+    basic = server.basic_auth
+    credentials = Credentials(
+        bearer_token_file=loaded.resolve(server.bearer_token_file),
+        username="" if basic is None else basic.username,
+        password_file=None if basic is None else loaded.resolve(basic.password_file),
+    )
+    limits = FetchLimits(
+        server.timeout.total_seconds(), server.max_answer_bytes, retries=server.retries
+    )
+    tls = None
+    if server.tls is not None:
+        tls = TlsFiles(
+            loaded.resolve(server.tls.ca_file),
+            loaded.resolve(server.tls.cert_file),
+            loaded.resolve(server.tls.key_file),
+        )
+    try:
+        fetcher = Fetcher(limits, credentials=credentials, tls=tls)
+    except (OSError, ssl.SSLError) as error:
+        place = loaded.position("source", "prometheus", "tls")
+        raise StartError(
+            f"{place}: the files of `tls` cannot be used: {error}; expected PEM files"
+        ) from error
+    return PrometheusSource(
+        server.url,
+        fetcher,
+        clock.now_s,
+        interval_s=server.interval.total_seconds(),
+        selector=server.selector,
+        rules=LabelRules(frozenset(server.replica_labels), dict(server.labels)),
+    )

@@ -1,0 +1,99 @@
+"""A sidecar's learning side on real calls: the page for training, and the exchange with others."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.test_trainer import MINIMAL, trainer_process
+from tests.support.prometheus import PROMTOOL
+from tests.support.sidecar import Sidecar, http_get, minimal_policy
+from tests.support.sync_peer import sync_channel, sync_peer, unary
+from tests.support.wait import patience_s
+
+CALLS = 20
+
+
+def policy(address: str, trainer: str = "", extra: str = "") -> str:
+    fleet = f"fleet: {{trainer: '{trainer}'}}\n" if trainer else ""
+    return minimal_policy(address, extra=f"    request_class: {{}}\n{fleet}{extra}")
+
+
+def call(sidecar: Sidecar) -> None:
+    with sync_channel(sidecar.address) as channel:
+        for _ in range(CALLS):
+            unary(channel)
+
+
+def training(sidecar: Sidecar, name: str) -> float:
+    """Sum of the samples of that name on the page for training."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(sidecar.get("/metrics/training").body.decode())
+        for sample in family.samples
+        if sample.name == f"attnroute_{name}"
+    )
+
+
+def connected(sidecar: Sidecar) -> bool:
+    return sidecar.metric("attnroute_fleet_connected") == 1
+
+
+def test_calls_stand_on_the_page_for_training(tmp_path: Path) -> None:
+    with sync_peer() as peer, Sidecar(tmp_path, policy(peer.address)) as sidecar:
+        call(sidecar)
+        count = "training_latency_seconds_count"
+        sidecar.until(lambda: training(sidecar, count) == CALLS, "the window")
+        assert training(sidecar, "training_class_latency_seconds_count") == CALLS
+        assert 0 < training(sidecar, "training_latency_seconds_sum") < CALLS * patience_s()
+        assert training(sidecar, "training_errors_total") == 0
+        assert training(sidecar, "endpoint_info") == 1
+        answer = sidecar.get("/metrics/training")
+        assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
+        checked = subprocess.run(
+            [PROMTOOL, "check", "metrics"], input=answer.body, capture_output=True, check=False,
+            timeout=patience_s(),
+        )  # fmt: skip
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        # A reload that takes the classes away takes their series, too.
+        sidecar.write_policy(minimal_policy(peer.address))
+        sidecar.until(lambda: training(sidecar, count) == 0, "the reload")
+        assert "attnroute_window_failures_total{" not in sidecar.get("/metrics").body.decode()
+
+
+def test_sidecars_learn_from_each_other_and_outlive_their_trainer(tmp_path: Path) -> None:
+    one_place, two_place = tmp_path / "one", tmp_path / "two"
+    for place in (one_place, two_place):
+        place.mkdir()
+    with sync_peer() as peer, trainer_process(tmp_path, MINIMAL) as (_, ports):
+        text = policy(peer.address, ports["fleet"])
+        with Sidecar(one_place, text) as one, Sidecar(two_place, text) as two:
+            for sidecar in (one, two):
+                sidecar.until(
+                    partial(connected, sidecar),
+                    "the trainer",
+                )
+
+            # Both have called within the last three seconds, however slow the machine is.
+            def both_count() -> bool:
+                for sidecar in (one, two):
+                    call(sidecar)
+                return all(
+                    sidecar.metric("attnroute_fleet_sidecars") == 2 for sidecar in (one, two)
+                )
+
+            one.until(both_count, "two sidecars")
+            page = http_get(ports["http"], "/metrics").body.decode()
+            assert 'attnroute_trainer_fleet_sidecars{service="cart"}' in page
+            # Another trainer's address, where nobody is.
+            one.write_policy(policy(peer.address, "127.0.0.1:1"))
+            one.until(
+                lambda: one.metric("attnroute_fleet_failures_total", reason="UNAVAILABLE"),
+                "the change of the trainer",
+            )
+            assert one.metric("attnroute_fleet_connected") == 0
+            call(one)
+            assert two.metric("attnroute_fleet_connected") == 1
+            assert one.metric("attnroute_window_failures_total") == 0
