@@ -398,6 +398,32 @@ async def test_h2_34_each_attempt_carries_its_own_time() -> None:
         assert attempts_at(plane, endpoint.address) == {"DEADLINE_EXCEEDED": 3}
 
 
+async def test_h2_34_the_endpoint_may_be_the_first_to_say_that_the_time_is_over() -> None:
+    async def punctual(stream: RawStream) -> None:
+        await asyncio.sleep(timeout_ms(stream) / 1000 * 0.95)
+        if not stream.dead:
+            await answer_status(DEADLINE_EXCEEDED)(stream)
+
+    service = retried(per_try_timeout_ms=300)
+    async with (
+        raw_server(first_then_ok(punctual)) as endpoint,
+        data_plane([endpoint.address], service=service) as plane,
+        raw_client(plane.address) as client,
+    ):
+        stream = await open_call(client).until_done()
+        assert stream.grpc_status == OK, stream.describe()
+        assert retries(plane) == {"per_try_timeout": 1}
+        # Not so an endpoint that says it at once, for reasons of its own.
+    async with (
+        raw_server(answer_status(DEADLINE_EXCEEDED)) as endpoint,
+        data_plane([endpoint.address], service=retried(per_try_timeout_ms=60_000)) as plane,
+        raw_client(plane.address) as client,
+    ):
+        stream = await open_call(client).until_done()
+        assert stream.grpc_status == DEADLINE_EXCEEDED
+        assert len(endpoint.streams) == 1
+
+
 async def test_h2_34_what_is_left_of_the_call_when_that_is_less() -> None:
     script = first_then_ok(answer_status(UNAVAILABLE))
     service = retried(per_try_timeout_ms=60_000)

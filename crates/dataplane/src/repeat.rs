@@ -464,7 +464,9 @@ impl Repeat {
             self.call.service.read_report(&claims)
         });
         sample.report = report.as_ref();
-        let timed_out = code == Code::DeadlineExceeded && one.timer.is_some();
+        // The endpoint was told the attempt's time, and may be the first to say that it is over.
+        let nearly = |timer: &Pin<Box<Sleep>>| is_nearly_over(timer.deadline(), latency_ns);
+        let timed_out = code == Code::DeadlineExceeded && one.timer.as_ref().is_some_and(nearly);
         if !code.is_failure() {
             self.learn_tail(&one.attempt, latency_ns);
         }

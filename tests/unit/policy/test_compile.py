@@ -238,3 +238,53 @@ def test_defaults_are_those_of_the_data_plane() -> None:
     assert ServiceLimits().model_dump() == rust_defaults("ServiceLimits")
     assert milliseconds(Connection()) == rust_defaults("ConnectionConfig")
     assert milliseconds(Timeouts()) == rust_defaults("Timeouts")
+
+
+def test_retries_and_hedges_in_the_form_of_the_data_plane() -> None:
+    text = (
+        "routes: [{match: {path: /a}, idempotent: true, retry: {}}, "
+        "{match: {path: /b}, idempotent: true, retry: {max_attempts: 3, on: [ABORTED, INTERNAL], "
+        "budget: {share: 5%, window: 1m, floor: 0}, backoff: 1s, max_backoff: 2s, "
+        "per_try_timeout: 50ms}}, "
+        "{match: {path: /c}, idempotent: true, hedge: {at: p99.5}}, "
+        "{match: {path: /d}, idempotent: true, hedge: {at: 50ms, max_share: 1, max_attempts: 3}}]"
+    )
+    routes = compiled(with_service(text))["services"][0]["routes"]
+    assert [route["retry"] for route in routes] == [
+        {
+            "max_attempts": 2,
+            "on": ["UNAVAILABLE"],
+            "budget": {"share": 0.2, "window_ms": 10_000, "floor": 3},
+            "backoff_ms": 25,
+            "max_backoff_ms": 250,
+            "per_try_timeout_ms": None,
+        },
+        {
+            "max_attempts": 3,
+            "on": ["ABORTED", "INTERNAL"],
+            "budget": {"share": 0.05, "window_ms": 60_000, "floor": 0},
+            "backoff_ms": 1_000,
+            "max_backoff_ms": 2_000,
+            "per_try_timeout_ms": 50,
+        },
+        None,
+        None,
+    ]
+    assert [route["hedge"] for route in routes] == [
+        None,
+        None,
+        {"at": {"quantile": 0.995}, "max_share": 0.05, "max_attempts": 2},
+        {"at": {"after_ms": 50}, "max_share": 1.0, "max_attempts": 3},
+    ]
+    DataPlane(compile_policy(loaded(with_service(text))), 1)
+
+
+def test_defaults_of_retries_are_the_data_planes() -> None:
+    source = (ROOT / "crates/dataplane/src/config/resilience.rs").read_text()
+    text = with_service("routes: [{match: {path: /a}, idempotent: true, retry: {}}]")
+    retry = compiled(text)["services"][0]["routes"][0]["retry"]
+    for key in ("max_attempts", "backoff_ms", "max_backoff_ms"):
+        assert f"            {key}: {retry[key]},\n" in source
+    budget = retry["budget"]
+    for key, value in budget.items():
+        assert f"            {key}: {value:_},\n" in source

@@ -275,6 +275,49 @@ BALANCERS = (
             "4:54: a route for `/a` stands at 4:33 already; merge them",
         ),
         ("routes: [{timeout: 1s}]", "4:18: `routes[0]` in `services.cart` lacks the key `match`"),
+        # Calls that are tried again.
+        (
+            "routes: [{match: {path: /a}, retry: {}}]",
+            (
+                "4:38: `services.cart.routes[0]` has `retry`, which can have a call processed "
+                "twice, without `idempotent: true`; write that if its calls may be, or remove it"
+            ),
+        ),
+        (
+            "routes: [{match: {path: /a}, idempotent: false, hedge: {at: p95}}]",
+            (
+                "4:57: `services.cart.routes[0]` has `hedge`, which can have a call processed "
+                "twice, without `idempotent: true`; write that if its calls may be, or remove it"
+            ),
+        ),
+        (
+            "routes: [{match: {path: /a}, idempotent: true, retry: {}, hedge: {at: p95}}]",
+            ("4:67: `services.cart.routes[0]` has both `retry`, at 4:56, and `hedge`; keep one"),
+        ),
+        (
+            "routes: [{match: {path: /a}, idempotent: true, hedge: {at: p40}}]",
+            (
+                "4:68: `at` in `services.cart.routes[0].hedge`: found `p40`, expected a percentile "
+                "from `p50` to `p99.9`, or a duration such as `50ms`"
+            ),
+        ),
+        (
+            (
+                "routes: [{match: {path: /a}, idempotent: true, "
+                "retry: {backoff: 2s, max_backoff: 1s}}]"
+            ),
+            (
+                "4:73: `backoff` in `services.cart.routes[0].retry`: `2s` exceeds `max_backoff`, "
+                "`1s` at 4:90; change one"
+            ),
+        ),
+        (
+            "routes: [{match: {path: /a}, idempotent: true, retry: {max_attempts: 1}}]",
+            (
+                "4:78: `max_attempts` in `services.cart.routes[0].retry`: found `1`, expected at "
+                "least 2"
+            ),
+        ),
     ],
 )
 def test_mistakes_in_a_service(rest: str, message: str) -> None:
