@@ -34,6 +34,7 @@ use crate::decisions::Sight;
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
+use crate::hedge::Kind;
 use crate::pool::{Lease, LeaseError, Pool};
 use crate::repeat::Repeat;
 use crate::repetition::Repetition;
@@ -334,6 +335,14 @@ impl Call {
         let snapshot = self.service.snapshot();
         let tried = self.tried.get();
         self.service.has_another(&snapshot, self.request, &tried)
+    }
+
+    /// Which calls are like it.
+    pub(crate) fn kind(&self) -> Kind {
+        Kind {
+            method: self.method,
+            class: self.request.class.index,
+        }
     }
 
     /// Now, for picks.

@@ -1,4 +1,4 @@
-//! When a second attempt is sent beside the first: the measured tail of a method at an endpoint,
+//! When a second attempt is sent beside the first: the measured tail of a kind of call at an endpoint,
 //! and how many calls may have one. Sans-IO.
 //!
 //! The tail of an attempt that lost is not known, only that it is longer than the time after which
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::streaming::Method;
 
-/// Pairs of method and endpoint that a data thread remembers.
+/// Pairs of kind and endpoint that a data thread remembers.
 const PAIRS_MAX: usize = 4_096;
 
 /// Answers that make a quantile.
@@ -30,6 +30,17 @@ const LAST_BITS: u32 = 36;
 const STEPS: u64 = 8;
 
 const BUCKETS: usize = ((LAST_BITS - FIRST_BITS) as u64 * STEPS) as usize + 2;
+
+/// Calls that are alike: of one method, and of one request class where classes are kept. An index that
+/// has come to mean another class of the method is taken for the old one until its answers outweigh
+/// those before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// Method.
+    pub method: Method,
+    /// Index of the request class; 0: none of its own.
+    pub class: u32,
+}
 
 /// Times from the start of an attempt to the head of its answer.
 #[derive(Debug)]
@@ -106,28 +117,28 @@ fn lower_ns(bucket: usize) -> u64 {
 /// What one data thread has measured of the routes that hedge.
 #[derive(Debug, Default)]
 pub struct Tails {
-    pairs: HashMap<(Method, u64), Box<Tail>>,
+    pairs: HashMap<(Kind, u64), Box<Tail>>,
 }
 
 impl Tails {
     /// Counts an answer of an endpoint, or how long one did not come that was no longer waited for.
-    pub fn record(&mut self, method: Method, endpoint_id: u64, latency_ns: u64) {
-        if self.pairs.len() >= PAIRS_MAX && !self.pairs.contains_key(&(method, endpoint_id)) {
+    pub fn record(&mut self, kind: Kind, endpoint_id: u64, latency_ns: u64) {
+        if self.pairs.len() >= PAIRS_MAX && !self.pairs.contains_key(&(kind, endpoint_id)) {
             self.pairs
                 .retain(|_, tail| std::mem::replace(&mut tail.is_used, false));
             if self.pairs.len() >= PAIRS_MAX {
                 return;
             }
         }
-        let tail = self.pairs.entry((method, endpoint_id));
+        let tail = self.pairs.entry((kind, endpoint_id));
         tail.or_insert_with(|| Box::new(Tail::new()))
             .record(latency_ns);
     }
 
-    /// When an attempt of this method at this endpoint takes longer than that share of them.
+    /// When an attempt of this kind at this endpoint takes longer than that share of them.
     #[must_use]
-    pub fn quantile_ns(&self, method: Method, endpoint_id: u64, quantile: f64) -> Option<u64> {
-        let tail = self.pairs.get(&(method, endpoint_id))?;
+    pub fn quantile_ns(&self, kind: Kind, endpoint_id: u64, quantile: f64) -> Option<u64> {
+        let tail = self.pairs.get(&(kind, endpoint_id))?;
         tail.quantile_ns(quantile)
     }
 }
@@ -175,39 +186,44 @@ impl Purse {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{bucket, lower_ns, Purse, Tails, ANSWERS_MIN, BUCKETS, PAIRS_MAX};
+    use super::{bucket, lower_ns, Kind, Purse, Tails, ANSWERS_MIN, BUCKETS, PAIRS_MAX};
     use crate::streaming::Method;
 
     const MS: u64 = 1_000_000;
 
-    fn method() -> Method {
-        Method::of_path("/a.B/C")
+    fn kind() -> Kind {
+        Kind {
+            method: Method::of_path("/a.B/C"),
+            class: 0,
+        }
     }
 
     #[test]
     fn a_tail_is_known_from_enough_answers_on() {
         let mut tails = Tails::default();
         for count in 1..=100_u32 {
-            let p95 = tails.quantile_ns(method(), 1, 0.95);
+            let p95 = tails.quantile_ns(kind(), 1, 0.95);
             assert_eq!(p95.is_some(), count > ANSWERS_MIN, "{count}");
             // Of a hundred answers one lies beyond the 99th percentile, so that many it takes.
-            assert_eq!(tails.quantile_ns(method(), 1, 0.99), None);
-            tails.record(method(), 1, u64::from(count) * MS);
+            assert_eq!(tails.quantile_ns(kind(), 1, 0.99), None);
+            tails.record(kind(), 1, u64::from(count) * MS);
         }
-        let found = |quantile| tails.quantile_ns(method(), 1, quantile).unwrap() as f64 / 1e6;
+        let found = |quantile| tails.quantile_ns(kind(), 1, quantile).unwrap() as f64 / 1e6;
         for (quantile, expected) in [(0.5, 50.0), (0.9, 90.0), (0.95, 95.0), (0.99, 99.0)] {
             let found: f64 = found(quantile);
             assert!((found / expected - 1.0).abs() < 0.07, "{quantile}: {found}");
         }
-        assert_eq!(tails.quantile_ns(method(), 2, 0.95), None);
+        assert_eq!(tails.quantile_ns(kind(), 2, 0.95), None);
+        let of_a_class = Kind { class: 3, ..kind() };
+        assert_eq!(tails.quantile_ns(of_a_class, 1, 0.95), None);
     }
 
     #[test]
     fn a_tail_follows_an_endpoint_that_changes() {
         let mut tails = Tails::default();
-        (0..5_000).for_each(|_| tails.record(method(), 1, 10 * MS));
-        (0..2_000).for_each(|_| tails.record(method(), 1, 100 * MS));
-        let median = tails.quantile_ns(method(), 1, 0.5).unwrap();
+        (0..5_000).for_each(|_| tails.record(kind(), 1, 10 * MS));
+        (0..2_000).for_each(|_| tails.record(kind(), 1, 100 * MS));
+        let median = tails.quantile_ns(kind(), 1, 0.5).unwrap();
         assert!((90 * MS..110 * MS).contains(&median), "{median}");
     }
 
@@ -215,13 +231,13 @@ mod tests {
     fn what_is_no_longer_called_makes_room() {
         let mut tails = Tails::default();
         let pairs = PAIRS_MAX as u64;
-        (0..pairs).for_each(|id| tails.record(method(), id, MS));
+        (0..pairs).for_each(|id| tails.record(kind(), id, MS));
         // All of them were used just now: the first sweep forgets none, the second all but those
         // that were used since.
-        tails.record(method(), pairs, MS);
+        tails.record(kind(), pairs, MS);
         assert_eq!(tails.pairs.len(), PAIRS_MAX);
-        tails.record(method(), 7, MS);
-        tails.record(method(), pairs, MS);
+        tails.record(kind(), 7, MS);
+        tails.record(kind(), pairs, MS);
         assert_eq!(tails.pairs.len(), 2);
     }
 

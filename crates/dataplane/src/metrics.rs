@@ -255,7 +255,7 @@ fn repetitions(page: &mut Page, services: &[NamedService]) {
         (
             "attnroute_hedges_total",
             "counter",
-            "Attempts sent before another one of the call had answered",
+            "Further attempts of calls on routes that hedge",
             |stats| stats.hedges.load(Relaxed),
         ),
         (

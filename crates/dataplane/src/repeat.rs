@@ -422,7 +422,7 @@ impl Repeat {
             HedgeAt::Quantile(quantile) => {
                 let tails = self.call.thread.tails.borrow();
                 let id = newest.attempt.endpoint().id;
-                let after_ns = tails.quantile_ns(self.call.method, id, quantile);
+                let after_ns = tails.quantile_ns(self.call.kind(), id, quantile);
                 after_ns.map(Duration::from_nanos)
             }
         };
@@ -621,7 +621,7 @@ impl Repeat {
         let hedge = self.rule.as_ref().and_then(|rule| rule.hedge.as_ref());
         if hedge.is_some_and(|(rule, _)| matches!(rule.at, HedgeAt::Quantile(_))) {
             let mut tails = self.call.thread.tails.borrow_mut();
-            tails.record(self.call.method, attempt.endpoint().id, latency_ns);
+            tails.record(self.call.kind(), attempt.endpoint().id, latency_ns);
         }
     }
 
