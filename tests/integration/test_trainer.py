@@ -41,6 +41,7 @@ def trainer_process(directory: Path, text: str) -> Iterator[tuple[subprocess.Pop
     """`attnroute trainer` and its bound addresses."""
     file, ports = directory / "trainer.yaml", directory / "ports.json"
     file.write_text(text)
+    ports.unlink(missing_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "attnroute", "trainer", "--config", str(file),
          "--ports-file", str(ports)],

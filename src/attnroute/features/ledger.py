@@ -61,6 +61,8 @@ class Ledger:
         self._named_s = np.zeros(0)
         self._layers = {name: Sums.empty(0, 0) for name in layers}
         self._kinds: Index | None = None
+        self._last_classes: Sequence[str] | None = None
+        self._last_rows: Index = np.zeros(0, dtype=np.intp)
 
     def layer(self, name: str) -> Sums:
         """Sums of a layer, [C, E] and [E] in the order of `classes` and `endpoints`."""
@@ -75,7 +77,11 @@ class Ledger:
 
     def rows(self, classes: Sequence[str]) -> Index:
         """[n]: places of classes, new ones at the end."""
-        return np.array([self._row(name) for name in classes], dtype=np.intp)
+        # The same list comes again and again, second by second.
+        if classes is not self._last_classes:
+            self._last_rows = np.array([self._row(name) for name in classes], dtype=np.intp)
+            self._last_classes = classes if isinstance(classes, tuple) else None
+        return self._last_rows
 
     def columns(
         self,
@@ -166,7 +172,7 @@ class Ledger:
         self._rows = {name: row for row, name in enumerate(self.classes)}
         self._columns = {name: column for column, name in enumerate(self.endpoints)}
         self.incarnation, self._named_s = self.incarnation[columns], self._named_s[columns]
-        self._kinds = None
+        self._kinds = self._last_classes = None
         for name, sums in self._layers.items():
             self._layers[name] = Sums(
                 sums.num_s[np.ix_(rows, columns)],

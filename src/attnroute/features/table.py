@@ -28,6 +28,7 @@ __all__ = [
     "Estimate",
     "Sums",
     "TableParameters",
+    "add_cells",
     "attribute",
     "estimate",
     "kind_of",
@@ -181,6 +182,12 @@ def _by_endpoint(at: Index, values: Array, size: int) -> Array:
     return found[:size]
 
 
+def add_cells(into: Array, row: Index, column: Index, values: Array) -> None:
+    """Adds values to cells of a matrix; of a cell that stands there several times all."""
+    flat = np.bincount(row * into.shape[1] + column, weights=values, minlength=into.size)
+    into += flat.reshape(into.shape)
+
+
 @dataclass
 class Sums:
     """Decayed sums: service seconds and calls per cell, busy seconds and calls per endpoint."""
@@ -204,9 +211,10 @@ class Sums:
     def add(
         self, request_class: Index, endpoint: Index, x_s: Array, calls: Array, weight: float = 1.0
     ) -> None:
-        """Adds cells of a window; weight below 1 where the window is older than now."""
-        np.add.at(self.num_s, (request_class, endpoint), x_s * weight)
-        np.add.at(self.den, (request_class, endpoint), calls * weight)
+        """Adds cells of a window; weight below 1 where the window is older than now. A cell may
+        stand there several times."""
+        add_cells(self.num_s, request_class, endpoint, x_s * weight)
+        add_cells(self.den, request_class, endpoint, calls * weight)
 
     def add_endpoints(
         self, endpoint: Index, busy_s: Array, calls: Array, weight: float = 1.0

@@ -44,7 +44,10 @@ _CHANNEL_OPTIONS = (
     # The proxy of the environment may well be this sidecar.
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # The pauses between streams are those below; a channel of its own mind would only add to them.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from attnroute.features.table import OTHER
+from attnroute.features.table import OTHER, add_cells
 from attnroute.features.window import BUCKETS, ServiceWindow
 
 __all__ = ["BOUNDS_S", "EndpointLabels", "PageLimits", "TrainingPage"]
@@ -149,7 +149,6 @@ class _Totals:
         )
         cells = window.cells
         row = rows[cells.request_class]
-        at = (row, cells.endpoint)
         for name, values in (
             ("latency_s", cells.latency_s),
             ("calls", cells.calls),
@@ -159,9 +158,9 @@ class _Totals:
             ("estimated_s", np.maximum(cells.estimated_s, 0.0)),
             ("errors", window.errors),
         ):
-            np.add.at(self.cells[name], at, values)
+            add_cells(self.cells[name], row, cells.endpoint, values)
         np.add.at(self.buckets, row, window.buckets.astype(np.int64))
-        np.add.at(self.class_sum_s, row, cells.latency_s)
+        self.class_sum_s += np.bincount(row, cells.latency_s, len(self.classes))
 
 
 def _places(
