@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::endpoint::{Endpoint, Outcome};
+use crate::endpoint::{Endpoint, Full, Most, Outcome};
 use crate::grpc::Code;
 use crate::ledger::Expected;
 use crate::orca::LoadReport;
@@ -148,12 +148,35 @@ pub struct Attempt {
 impl Attempt {
     pub(crate) fn begin(
         endpoint: Arc<Endpoint>,
-        (index, reason): (u32, Reason),
+        chosen: (u32, Reason),
         request: RequestInfo,
         started_ns: u64,
         expected: Option<Expected>,
     ) -> Self {
         let in_flight = endpoint.live.begin();
+        Self::begun((endpoint, in_flight), chosen, request, started_ns, expected)
+    }
+
+    /// The same within limits; counts nothing if one of them is reached.
+    pub(crate) fn try_begin(
+        endpoint: &Arc<Endpoint>,
+        chosen: (u32, Reason),
+        request: RequestInfo,
+        started_ns: u64,
+        (expected, most): (Option<Expected>, Most),
+    ) -> Result<Self, Full> {
+        let in_flight = endpoint.live.try_begin(most)?;
+        let counted = (Arc::clone(endpoint), in_flight);
+        Ok(Self::begun(counted, chosen, request, started_ns, expected))
+    }
+
+    fn begun(
+        (endpoint, in_flight): (Arc<Endpoint>, u32),
+        (index, reason): (u32, Reason),
+        request: RequestInfo,
+        started_ns: u64,
+        expected: Option<Expected>,
+    ) -> Self {
         if expected.is_some() {
             endpoint.ledger.begin(started_ns);
         }

@@ -28,7 +28,7 @@ use tokio::time::{sleep_until, Instant, Sleep};
 use crate::attempt::{Attempt, RequestInfo, Sample, Tried};
 use crate::call_record::Picks;
 use crate::class::Traits;
-use crate::config::RouteConfig;
+use crate::config::{RouteConfig, WhenFull};
 use crate::deadline;
 use crate::decisions::Sight;
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
@@ -69,6 +69,10 @@ pub(crate) struct Call {
     pub(crate) received_ns: u64,
     deadline: Option<Instant>,
     timeout: Option<Duration>,
+    /// Whether it waits while no endpoint can take it.
+    for_ready: bool,
+    /// Until when, once it waits.
+    waits_until: Cell<Option<Instant>>,
     /// Whom it was given to before.
     tried: Cell<Tried>,
     /// How often it was sent again.
@@ -142,16 +146,6 @@ impl Call {
         sampled: Sampled,
     ) -> Result<Self, Fault> {
         let settings = Arc::clone(&service.snapshot().settings);
-        let limit = settings.limits.max_inflight;
-        // The call itself is counted already.
-        if service.stats.in_flight.load(Relaxed) > limit {
-            thread.shared.stats.hit(Limit::MaxInflight);
-            let refusal = Refusal::MaxInflight(limit);
-            return Err(Fault::Refused {
-                service: service.name.clone(),
-                refusal,
-            });
-        }
         let asked = deadline::parse(&head.headers).map_err(Fault::Timeout)?;
         let route = settings.routes.find(head.uri.path());
         let configured = route.and_then(RouteConfig::timeout);
@@ -169,12 +163,16 @@ impl Call {
             thread: Rc::clone(thread),
             request: settings.request_info(route, &head.headers),
             repetition: route.map_or(0, |route| route.repetition),
+            for_ready: route
+                .and_then(|route| route.wait_for_ready)
+                .unwrap_or(settings.waiting.for_ready),
             service,
             settings,
             method: Method::of_path(head.uri.path()),
             received_ns,
             deadline,
             timeout,
+            waits_until: Cell::default(),
             tried: Cell::default(),
             repetitions: 0,
             recorded: sampled.picks.then(|| Box::new(head.uri.clone())),
@@ -185,10 +183,10 @@ impl Call {
     /// Sends the call if an endpoint with an open connection has room; else a task waits for one.
     pub(crate) fn start(
         mut self,
-        mut guard: CallGuard,
+        guard: CallGuard,
         head: Parts,
         body: RecvStream,
-        mut respond: SendResponse<Bytes>,
+        respond: SendResponse<Bytes>,
     ) {
         let mut body = Body::new(body);
         self.classify(&head, &mut body);
@@ -198,27 +196,36 @@ impl Call {
             tokio::task::spawn_local(repeat);
             return;
         }
-        let attempt = match self.pick(self.received_ns) {
-            Ok(attempt) => attempt,
-            Err(fault) => {
-                self.note_in(&mut guard);
-                return guard.refuse(respond, &fault);
-            }
+        let picked = match self.pick_or_wait(self.received_ns) {
+            Ok(picked) => picked,
+            Err(fault) => return self.give_up(Some(fault), guard, respond),
         };
-        if let Some(lease) = self
-            .thread
-            .pool
-            .try_lease(attempt.endpoint(), &self.settings)
-        {
-            return self.send((guard, attempt, lease), head, body, respond);
+        if let Some(attempt) = picked {
+            let pool = &self.thread.pool;
+            match pool.try_lease(attempt.endpoint(), &self.settings) {
+                Some(lease) => self.send((guard, attempt, lease), head, body, respond),
+                None => self.start_waiting(Some(attempt), guard, (head, body), respond),
+            }
+        } else {
+            self.start_waiting(None, guard, (head, body), respond);
         }
+    }
+
+    /// Leaves the call to a task that waits for an endpoint, or for a connection to the picked one.
+    fn start_waiting(
+        self,
+        picked: Option<Attempt>,
+        guard: CallGuard,
+        (head, body): (Parts, Body),
+        mut respond: SendResponse<Bytes>,
+    ) {
         tokio::task::spawn_local(async move {
-            let leased = {
+            let placed = {
                 let mut timer = self.timer();
-                let waiting = pin!(self.lease_waiting(attempt));
-                wait(waiting, &mut respond, timer.as_mut()).await
+                let placing = pin!(self.place(picked));
+                wait(placing, &mut respond, timer.as_mut()).await
             };
-            match leased {
+            match placed {
                 Some(Ok((attempt, lease))) => {
                     self.send((guard, attempt, lease), head, body, respond);
                 }
@@ -304,20 +311,70 @@ impl Call {
             .map(|deadline| Box::pin(sleep_until(deadline)))
     }
 
+    /// Whether calls that came before wait, and this one must not overtake them.
+    fn stands_in_line(&self) -> bool {
+        self.settings.waiting.when_full == WhenFull::Queue && self.service.crowd.waiting.calls() > 0
+    }
+
+    fn waits_for(&self, refusal: Refusal) -> bool {
+        match refusal {
+            Refusal::MaxInflight(_) | Refusal::MaxInflightPerEndpoint(_) => {
+                self.settings.waiting.when_full == WhenFull::Queue
+            }
+            Refusal::NoEndpoints
+            | Refusal::AllWeightZero
+            | Refusal::AllDrained
+            | Refusal::NoneWell(_) => self.for_ready,
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Fault {
+        self.count(refusal);
+        Fault::Refused {
+            service: self.service.name.clone(),
+            refusal,
+        }
+    }
+
+    fn count(&self, refusal: Refusal) {
+        let stats = &self.thread.shared.stats;
+        match refusal {
+            Refusal::MaxInflight(_) => stats.hit(Limit::MaxInflight),
+            Refusal::MaxInflightPerEndpoint(_) => stats.hit(Limit::InflightPerEndpoint),
+            _ => {}
+        }
+    }
+
     /// An endpoint that has not got the call, if there is one.
     pub(crate) fn pick(&self, now_ns: u64) -> Result<Attempt, Fault> {
+        self.pick_now(now_ns)
+            .map_err(|refusal| self.refused(refusal))
+    }
+
+    /// The same; `None` if the call has to wait for one ([`Call::place`]).
+    pub(crate) fn pick_or_wait(&self, now_ns: u64) -> Result<Option<Attempt>, Fault> {
+        if self.stands_in_line() {
+            return Ok(None);
+        }
+        match self.pick_now(now_ns) {
+            Ok(attempt) => Ok(Some(attempt)),
+            Err(refusal) if self.waits_for(refusal) => {
+                self.count(refusal);
+                Ok(None)
+            }
+            Err(refusal) => Err(self.refused(refusal)),
+        }
+    }
+
+    fn pick_now(&self, now_ns: u64) -> Result<Attempt, Refusal> {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
         let recorded = self.recorded.as_deref();
         let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, self.request, &rng)));
         let mut tried = self.tried.get();
-        let attempt = self
-            .service
-            .begin_another(&snapshot, now_ns, self.request, &tried, &mut rng)
-            .map_err(|refusal| Fault::Refused {
-                service: self.service.name.clone(),
-                refusal,
-            })?;
+        let attempt =
+            self.service
+                .begin_within_limits(&snapshot, now_ns, self.request, &tried, &mut rng)?;
         tried.add(attempt.endpoint().id);
         self.tried.set(tried);
         if let Some((uri, sight)) = sight {
@@ -368,49 +425,102 @@ impl Call {
         self.settings.repetition(self.repetition)
     }
 
-    /// Waits for a connection. Nothing was sent yet, so an endpoint that cannot be reached costs
-    /// the call nothing while there is another one.
-    pub(crate) async fn lease_waiting(
+    /// Waits for a place: an endpoint, unless one is `picked`, and a connection to it. Nothing was
+    /// sent yet, so an endpoint that cannot be reached costs the call nothing while there is another
+    /// one.
+    pub(crate) async fn place(
         &self,
-        mut attempt: Attempt,
+        mut picked: Option<Attempt>,
     ) -> Result<(Attempt, Lease), Fault> {
         let mut tries = 1;
+        let mut unreachable = None;
         loop {
+            let attempt = match picked.take() {
+                Some(attempt) => attempt,
+                None => self.pick_waiting(unreachable.take()).await?,
+            };
             let endpoint = Arc::clone(attempt.endpoint());
             let leased = Pool::lease(&self.thread, &self.service, &endpoint, &self.settings).await;
             let error = match leased {
                 Ok(lease) => return Ok((attempt, lease)),
+                // No try, and no failure: the set in force is another one, however often it changes.
+                Err(LeaseError::Removed) => continue,
                 Err(error) => error,
             };
-            let again = match error {
-                LeaseError::Connect(_) => {
-                    tries += 1;
-                    tries <= CONNECT_TRIES && self.service.snapshot().reachable
-                }
-                // No try, and no failure: the set in force is another one, however often it changes.
-                LeaseError::Removed => {
-                    drop(attempt);
-                    attempt = self.pick(self.thread.clock.now_ns())?;
-                    continue;
-                }
-                LeaseError::ShuttingDown => false,
-                LeaseError::StreamLimit => {
-                    self.thread.shared.stats.hit(Limit::ConnectionsPerEndpoint);
-                    false
-                }
-                LeaseError::PendingLimit(_) => {
-                    self.thread.shared.stats.hit(Limit::Pending);
-                    false
-                }
-            };
+            if let Some(limit) = error.limit() {
+                self.thread.shared.stats.hit(limit);
+            }
+            let may_differ = error.may_differ_elsewhere();
+            let connects = matches!(error, LeaseError::Connect(_));
             let fault = error.fault(&self.service, &endpoint);
             self.end(attempt, &fault);
-            if !again {
+            tries += 1;
+            if may_differ && tries <= CONNECT_TRIES && self.service.snapshot().reachable {
+                self.service.stats.connect_retries.fetch_add(1, Relaxed);
+            } else if connects && self.for_ready {
+                unreachable = Some(fault);
+                tries = 1;
+            } else {
                 return Err(fault);
             }
-            self.service.stats.connect_retries.fetch_add(1, Relaxed);
-            attempt = self.pick(self.thread.clock.now_ns())?;
         }
+    }
+
+    /// Picks, waiting where the policy says so. `unreachable`: why the call found nobody who can be
+    /// connected to, so that somebody must be before it looks again.
+    async fn pick_waiting(&self, unreachable: Option<Fault>) -> Result<Attempt, Fault> {
+        if unreachable.is_none() {
+            if let Some(attempt) = self.pick_or_wait(self.now_ns())? {
+                return Ok(attempt);
+            }
+        }
+        let (service, settings) = (Arc::clone(&self.service), Arc::clone(&self.settings));
+        let limit = settings.limits.max_waiting;
+        let Some(waiter) = service.crowd.waiting.enter(limit) else {
+            self.thread.shared.stats.hit(Limit::Waiting);
+            return Err(Fault::WaitingLimit {
+                service: service.name.clone(),
+                limit,
+            });
+        };
+        let force = self.thread.force.clone();
+        let max_time = settings.waiting.max_time();
+        let until = self.waits_until.get();
+        let until = until.unwrap_or_else(|| Instant::now() + max_time);
+        self.waits_until.set(Some(until));
+        let refused = |refusal| Fault::Refused {
+            service: service.name.clone(),
+            refusal,
+        };
+        let mut needs_reachable = unreachable.is_some();
+        let mut last = unreachable;
+        let look = || {
+            if needs_reachable && !service.snapshot().reachable {
+                return None;
+            }
+            needs_reachable = false;
+            match self.pick_now(self.now_ns()) {
+                Ok(attempt) => Some(Ok(attempt)),
+                Err(refusal) if self.waits_for(refusal) => {
+                    last = Some(refused(refusal));
+                    None
+                }
+                Err(refusal) => Some(Err(refused(refusal))),
+            }
+        };
+        let waited = tokio::select! {
+            biased;
+            picked = waiter.until(look) => return picked,
+            () = force.cancelled() => Fault::ShuttingDown,
+            () = sleep_until(until) => Fault::Deadline,
+        };
+        Err(match (waited, last) {
+            (Fault::Deadline, Some(refused)) => Fault::Waited {
+                refused: Box::new(refused),
+                max_ms: settings.waiting.max_time_ms,
+            },
+            (waited, _) => waited,
+        })
     }
 
     /// An endpoint for a call that was not processed.
@@ -421,19 +531,21 @@ impl Call {
         if self.repetitions >= REPETITIONS_MAX {
             return Err(fault);
         }
-        if self.repetitions > 0 {
+        let budget = &self.service.unprocessed_budget;
+        if self.repetitions == 0 {
+            // The budget is a share of the calls that come here.
+            budget.begin();
+            budget.end(self.now_ns());
+        } else if !budget.take(self.now_ns()) {
+            return Err(fault);
+        } else {
             let jitter = 0.8 + 0.4 * self.thread.rng.borrow_mut().unit_f64();
             let pause = PAUSE * (1 << (self.repetitions - 1));
             tokio::time::sleep(pause.mul_f64(jitter)).await;
         }
         self.repetitions += 1;
         self.service.stats.retries[reason as usize].fetch_add(1, Relaxed);
-        let attempt = self.pick(self.thread.clock.now_ns())?;
-        let pool = &self.thread.pool;
-        match pool.try_lease(attempt.endpoint(), &self.settings) {
-            Some(lease) => Ok((attempt, lease)),
-            None => self.lease_waiting(attempt).await,
-        }
+        self.place(None).await
     }
 
     /// Counts out an attempt of which nothing reached the endpoint.
@@ -495,6 +607,7 @@ impl Replay {
                     up: rest.map(|(from, taken)| (from, taken, upward)),
                     answer,
                     respond,
+                    max_message_bytes: self.call.settings.limits.max_message_bytes,
                     replay: self.call.keeps().then_some(self),
                 });
                 tokio::task::spawn_local(Running(Some(exchange)));

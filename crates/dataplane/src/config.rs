@@ -8,6 +8,7 @@
 mod balancer;
 mod health;
 mod inbound;
+mod outward;
 mod request_class;
 mod resilience;
 mod rules;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 pub use balancer::*;
 pub use health::*;
 pub use inbound::*;
+pub use outward::*;
 pub use request_class::*;
 pub use resilience::*;
 pub use rules::*;
@@ -314,6 +316,9 @@ pub struct ServiceConfig {
     /// How connections to endpoints are made and watched.
     #[serde(default)]
     pub connection: ConnectionConfig,
+    /// Whether and how long calls wait for a place.
+    #[serde(default)]
+    pub waiting: WaitingConfig,
     /// Per-path settings; the first exact path wins, then the longest prefix.
     #[serde(default)]
     pub routes: Vec<RouteConfig>,
@@ -329,63 +334,6 @@ pub struct LoadReportsConfig {
     pub names: BTreeMap<String, String>,
 }
 
-/// Limits of one service.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServiceLimits {
-    /// Calls in flight over all endpoints; one more is UNAVAILABLE.
-    pub max_inflight: u32,
-    /// Connections per endpoint and data thread.
-    pub max_connections_per_endpoint: usize,
-    /// Calls that wait for a connection, per endpoint and data thread.
-    pub max_pending: usize,
-    /// Bytes of a request's body that are kept until its answer begins, so that it can be sent
-    /// again; 0 keeps nothing, headers included.
-    pub max_replay_bytes: usize,
-    /// Endpoints of the service; a larger set is refused.
-    pub max_endpoints: usize,
-    /// The same of all calls of routes with `retry` or `hedge` together.
-    pub max_replay_bytes_total: usize,
-}
-
-impl Default for ServiceLimits {
-    fn default() -> Self {
-        Self {
-            max_inflight: 10_000,
-            max_connections_per_endpoint: 4,
-            max_pending: 1_000,
-            max_replay_bytes: 64 * 1024,
-            max_endpoints: 10_000,
-            max_replay_bytes_total: 64 * 1024 * 1024,
-        }
-    }
-}
-
-/// Connections to endpoints.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ConnectionConfig {
-    /// From the first packet to the endpoint's SETTINGS.
-    pub connect_timeout_ms: u64,
-    /// Wait after the first failed connect; grows by 1.6 with 20 % jitter.
-    pub backoff_base_ms: u64,
-    /// Longest wait between two connects to a failing endpoint.
-    pub backoff_max_ms: u64,
-    /// Streams at most on one connection, whatever the endpoint allows.
-    pub max_streams: usize,
-}
-
-impl Default for ConnectionConfig {
-    fn default() -> Self {
-        Self {
-            connect_timeout_ms: 2_000,
-            backoff_base_ms: 100,
-            backoff_max_ms: 1_000,
-            max_streams: 1_000,
-        }
-    }
-}
-
 /// Settings of the calls whose path matches.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -396,6 +344,9 @@ pub struct RouteConfig {
     /// Upper bound of a call's deadline; the client's own may be shorter.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// Whether a call waits while no endpoint can take it; without one `waiting.for_ready`.
+    #[serde(default)]
+    pub wait_for_ready: Option<bool>,
     /// What stands above the balancer.
     #[serde(default)]
     pub rules: RulesConfig,
@@ -646,6 +597,7 @@ impl ServiceConfig {
             strip_load_reports: false,
             limits: ServiceLimits::default(),
             connection: ConnectionConfig::default(),
+            waiting: WaitingConfig::default(),
             routes: Vec::new(),
         }
     }
@@ -659,22 +611,9 @@ impl ServiceConfig {
 
     fn validate(&self, at: &str) -> Result<(), ConfigError> {
         check(!self.name.is_empty(), at, || "name is empty".into())?;
-        let limits = &self.limits;
-        let positive = limits.max_inflight > 0
-            && limits.max_connections_per_endpoint > 0
-            && limits.max_pending > 0
-            && limits.max_endpoints > 0;
-        check(positive, &format!("{at}.limits"), || {
-            "every limit must be at least 1".into()
-        })?;
-        let connection = &self.connection;
-        let positive = connection.connect_timeout_ms > 0
-            && connection.backoff_base_ms > 0
-            && connection.backoff_max_ms >= connection.backoff_base_ms
-            && connection.max_streams > 0;
-        check(positive, &format!("{at}.connection"), || {
-            "values must be positive and backoff_max_ms at least backoff_base_ms".into()
-        })?;
+        self.limits.validate(&format!("{at}.limits"))?;
+        self.connection.validate(&format!("{at}.connection"))?;
+        self.waiting.validate(&format!("{at}.waiting"))?;
         check((1..=1_000_000).contains(&self.sidecars), at, || {
             "sidecars must be 1 to 1000000".into()
         })?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use crate::ledger::Ledger;
 use crate::orca::Incarnation;
 use crate::outlier::Record;
 use crate::slow_start::FirstReady;
+use crate::waiting::Crowd;
 
 /// Identity and live state.
 #[derive(Debug)]
@@ -57,8 +58,8 @@ pub struct Live {
     pub in_flight: AtomicU32,
     /// Of them, streaming calls whose first answer message has come.
     streams: AtomicU32,
-    /// Attempts in flight over all endpoints of the service.
-    in_flight_of_all: Arc<AtomicU32>,
+    /// What all endpoints of the service share.
+    crowd: Arc<Crowd>,
     /// Attempts ever picked.
     pub picks: AtomicU64,
     /// Attempts that ended in a success (every status that is no failure).
@@ -77,6 +78,20 @@ pub struct Live {
     pub connect_failures: AtomicU64,
     /// The last connect failed, and none succeeded since.
     pub failing: AtomicBool,
+}
+
+/// Attempts that may be in flight at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most {
+    pub(crate) of_service: u32,
+    pub(crate) of_endpoint: u32,
+}
+
+/// Which of them are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    Service,
+    Endpoint,
 }
 
 /// How an attempt ended, as far as statistics are concerned.
@@ -131,9 +146,9 @@ impl Endpoint {
         Self::of_service(id, address, Arc::default())
     }
 
-    /// A new endpoint whose attempts are also counted in what all endpoints of a service share.
+    /// A new endpoint of a service, whose crowd its attempts are counted in, too.
     #[must_use]
-    pub fn of_service(id: u64, address: Address, in_flight_of_all: Arc<AtomicU32>) -> Self {
+    pub fn of_service(id: u64, address: Address, crowd: Arc<Crowd>) -> Self {
         let name = address.to_string();
         Self {
             id,
@@ -141,7 +156,7 @@ impl Endpoint {
             name_hash: hash(name.as_bytes()),
             name,
             live: Live {
-                in_flight_of_all,
+                crowd,
                 ..Live::default()
             },
             state: State::default(),
@@ -172,9 +187,25 @@ impl Live {
     /// [`Live::end`].
     pub fn begin(&self) -> u32 {
         self.picks.fetch_add(1, Relaxed);
-        self.in_flight_of_all.fetch_add(1, Relaxed);
+        self.crowd.in_flight.fetch_add(1, Relaxed);
         let before = self.in_flight.fetch_add(1, Relaxed);
         before.saturating_sub(self.streams.load(Relaxed))
+    }
+
+    /// The same within limits; counts nothing if one of them is reached.
+    pub(crate) fn try_begin(&self, most: Most) -> Result<u32, Full> {
+        if self.crowd.in_flight.fetch_add(1, SeqCst) >= most.of_service {
+            self.crowd.in_flight.fetch_sub(1, SeqCst);
+            return Err(Full::Service);
+        }
+        let before = self.in_flight.fetch_add(1, SeqCst);
+        if before >= most.of_endpoint {
+            self.in_flight.fetch_sub(1, SeqCst);
+            self.crowd.in_flight.fetch_sub(1, SeqCst);
+            return Err(Full::Endpoint);
+        }
+        self.picks.fetch_add(1, Relaxed);
+        Ok(before.saturating_sub(self.streams.load(Relaxed)))
     }
 
     /// An attempt in flight is a stream whose answer has begun.
@@ -203,13 +234,14 @@ impl Live {
     /// Attempts in flight now at all endpoints of the service, those that left the set included.
     #[must_use]
     pub fn in_flight_of_all(&self) -> u32 {
-        self.in_flight_of_all.load(Relaxed)
+        self.crowd.in_flight.load(Relaxed)
     }
 
     /// Counts an attempt out. `latency_ns`: request headers received to end of answer.
     pub fn end(&self, outcome: Outcome, latency_ns: u64) {
-        self.in_flight.fetch_sub(1, Relaxed);
-        self.in_flight_of_all.fetch_sub(1, Relaxed);
+        self.in_flight.fetch_sub(1, SeqCst);
+        self.crowd.in_flight.fetch_sub(1, SeqCst);
+        self.crowd.waiting.make_room();
         let (Outcome::Answered(code) | Outcome::Censored(code)) = outcome;
         self.ended[usize::from(code.number())].fetch_add(1, Relaxed);
         match outcome {

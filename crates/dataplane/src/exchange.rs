@@ -209,6 +209,7 @@ pub(crate) struct Parts {
     pub(crate) up: Option<(RecvStream, Bytes, SendStream<Bytes>)>,
     pub(crate) answer: ResponseFuture,
     pub(crate) respond: SendResponse<Bytes>,
+    pub(crate) max_message_bytes: Option<u32>,
     /// `None` where nothing is kept.
     pub(crate) replay: Option<Box<Replay>>,
 }
@@ -225,11 +226,12 @@ impl Exchange {
 
     fn new(parts: Parts) -> Self {
         let service = parts.guard.service.as_ref();
+        let longest = parts.max_message_bytes.unwrap_or(u32::MAX);
         Self {
             streaming: service.is_some_and(|service| service.streaming.contains(parts.method)),
             method: parts.method,
             answered: false,
-            asked: Framing::default(),
+            asked: Framing::with_limit(longest),
             up: parts
                 .up
                 .map(|(from, taken, to)| Pump::new(from, taken, to, true)),
@@ -237,7 +239,7 @@ impl Exchange {
             down: Down::Head(parts.respond),
             grpc: true,
             code: Code::Unknown,
-            framing: Framing::default(),
+            framing: Framing::with_limit(longest),
             timer: parts.timer,
             attempt: Some(parts.attempt),
             claims: None,
@@ -282,6 +284,9 @@ impl Exchange {
         if self.poll_up(cx) || self.poll_client_gone(cx) {
             return Poll::Ready(End::ClientGone);
         }
+        if self.asked.too_long().is_some() {
+            return Poll::Ready(End::Failed(self.fault_of_message()));
+        }
         let answered = match self.down {
             Down::Head(_) => self.poll_head(cx),
             Down::Body(_) => Poll::Ready(None),
@@ -314,12 +319,15 @@ impl Exchange {
         let logged = self.guard.record.as_ref().map(|one| &one.request_bytes);
         let (replay, outgrew) = (&mut self.replay, &mut self.outgrew_replay);
         let moved = pump.poll(cx, |part| {
+            if !asked.admit(part) {
+                return false;
+            }
             count(bytes, logged, part);
-            asked.advance(part);
             if replay.as_mut().is_some_and(|replay| !replay.keep(part)) {
                 *replay = None;
                 *outgrew = true;
             }
+            true
         });
         let Poll::Ready(result) = moved else {
             return false;
@@ -336,6 +344,10 @@ impl Exchange {
                 None
             }
             Err(PumpError::Source(_)) => return true,
+            Err(PumpError::Denied) => {
+                pump.is_refused = true;
+                return false;
+            }
             // The endpoint takes no more of the request, and may still be answering (H2-08): its
             // answer, or the lack of one, decides. Unless the call is sent again, what the client
             // sends on is not read.
@@ -416,8 +428,11 @@ impl Exchange {
         let (bytes, framing) = (&self.guard.stats().response_bytes, &mut self.framing);
         let logged = self.guard.record.as_ref().map(|one| &one.response_bytes);
         let moved = ready!(pump.poll(cx, |part| {
-            count(bytes, logged, part);
-            framing.advance(part);
+            let admitted = framing.admit(part);
+            if admitted {
+                count(bytes, logged, part);
+            }
+            admitted
         }));
         Poll::Ready(match moved {
             Ok(Source::Ended) => End::Complete(self.code),
@@ -445,6 +460,7 @@ impl Exchange {
             },
             Err(PumpError::Source(error)) => End::Failed(self.fault_of(&error)),
             Err(PumpError::Sink) => End::ClientGone,
+            Err(PumpError::Denied) => End::Failed(self.fault_of_message()),
         })
     }
 
@@ -494,6 +510,13 @@ impl Exchange {
             return Fault::ShuttingDown;
         }
         Fault::of_endpoint(&self.endpoint(), error, self.lease.wrote())
+    }
+
+    fn fault_of_message(&self) -> Fault {
+        self.guard.thread.shared.stats.hit(Limit::MessageBytes);
+        let found = self.asked.too_long().or_else(|| self.framing.too_long());
+        let (bytes, limit) = found.unwrap_or_default();
+        Fault::MessageBytes { bytes, limit }
     }
 
     /// Nothing came of the answer, and at most a tenth of the call's time is left.
@@ -560,7 +583,7 @@ impl Exchange {
                         respond.send_response(response, true).map(drop)
                     }
                     Down::Body(pump) if resets => {
-                        pump.to.send_reset(h2::Reason::INTERNAL_ERROR);
+                        pump.to.send_reset(grpc::reset_of(status.code).into());
                         Ok(())
                     }
                     Down::Body(pump) => {
@@ -712,6 +735,8 @@ enum Source {
 enum PumpError {
     Source(h2::Error),
     Sink,
+    /// What came must not be handed on.
+    Denied,
 }
 
 impl Pump {
@@ -729,7 +754,7 @@ impl Pump {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut moving: impl FnMut(&Bytes),
+        mut moving: impl FnMut(&Bytes) -> bool,
     ) -> Poll<Result<Source, PumpError>> {
         loop {
             while !self.chunk.is_empty() {
@@ -765,7 +790,7 @@ impl Pump {
     fn poll_hand_on(
         &mut self,
         cx: &mut Context<'_>,
-        moving: &mut impl FnMut(&Bytes),
+        moving: &mut impl FnMut(&Bytes) -> bool,
     ) -> Poll<Result<bool, PumpError>> {
         self.to.reserve_capacity(self.chunk.len());
         let room = self.to.capacity().min(self.chunk.len());
@@ -780,10 +805,13 @@ impl Pump {
         if let Some(rest) = &mut self.rest {
             (settled, is_last) = (rest.settle(room), rest.is_empty());
         }
-        if settled == 0 {
-            moving(&part);
+        let admitted = if settled == 0 {
+            moving(&part)
         } else {
-            moving(&part.slice(settled..));
+            moving(&part.slice(settled..))
+        };
+        if !admitted {
+            return Poll::Ready(Err(PumpError::Denied));
         }
         let ends = self.ends && self.chunk.is_empty() && is_last && self.from.is_end_stream();
         let sent = self.to.send_data(part, ends);

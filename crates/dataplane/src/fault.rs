@@ -43,6 +43,14 @@ pub(crate) enum Fault {
         shed: Shed,
         push_back_ms: u64,
     },
+    /// Too many calls of the service wait for a place already.
+    WaitingLimit { service: String, limit: u32 },
+    /// `waiting.max_time` passed without a place.
+    Waited { refused: Box<Self>, max_ms: u64 },
+    /// The service has as many connections as it may.
+    ConnectionLimit { endpoint: String, limit: u32 },
+    /// A message is longer than `limits.max_message_bytes`.
+    MessageBytes { bytes: u32, limit: u32 },
     /// The deadline passed.
     Deadline,
     /// The time of one attempt passed.
@@ -164,6 +172,33 @@ impl Fault {
                     why(*shed)
                 ),
             ),
+            Self::WaitingLimit { service, limit } => (
+                Code::Unavailable,
+                format!(
+                    "{limit} calls to `{service}` wait for a place; `limits.max_waiting` is reached"
+                ),
+            ),
+            Self::Waited { refused, max_ms } => {
+                let status = refused.status();
+                return Status::new(
+                    status.code,
+                    format!(
+                        "{}; the call waited {max_ms} ms, `waiting.max_time`",
+                        status.message
+                    ),
+                );
+            }
+            Self::ConnectionLimit { endpoint, limit } => (
+                Code::Unavailable,
+                format!(
+                    "no connection to `{endpoint}`: {limit} are open and \
+                     `limits.max_open_connections` is reached"
+                ),
+            ),
+            Self::MessageBytes { bytes, limit } => (
+                Code::ResourceExhausted,
+                format!("message of {bytes} bytes, `limits.max_message_bytes` is {limit}"),
+            ),
             Self::Deadline => (
                 Code::DeadlineExceeded,
                 "the deadline of the call passed".into(),
@@ -245,6 +280,10 @@ impl Fault {
             | Self::Refused { .. }
             | Self::StreamLimit { .. }
             | Self::PendingLimit { .. }
+            | Self::WaitingLimit { .. }
+            | Self::Waited { .. }
+            | Self::ConnectionLimit { .. }
+            | Self::MessageBytes { .. }
             // Who leaves, or closes what was idle, does nothing wrong.
             | Self::Unsent { .. }
             | Self::Leaving { .. }
@@ -286,6 +325,13 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
         Refusal::MaxInflight(limit) => (
             Code::Unavailable,
             format!("{limit} calls to `{service}` are in flight; `limits.max_inflight` is reached"),
+        ),
+        Refusal::MaxInflightPerEndpoint(limit) => (
+            Code::Unavailable,
+            format!(
+                "{limit} calls are in flight at each endpoint of `{service}`; \
+                 `limits.max_inflight_per_endpoint` is reached"
+            ),
         ),
     }
 }

@@ -8,7 +8,7 @@
 const PREFIX_BYTES: usize = 5;
 
 /// Follows the messages of one direction of a call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Framing {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of the prefix seen so far.
@@ -17,9 +17,47 @@ pub(crate) struct Framing {
     messages: u8,
     /// Bytes of the message that are still to come, once its prefix is known.
     missing: u64,
+    /// The longest message that may be.
+    limit: u32,
+    /// The length of one that is longer; 0: there was none.
+    too_long: u32,
+}
+
+impl Default for Framing {
+    fn default() -> Self {
+        Self::with_limit(u32::MAX)
+    }
 }
 
 impl Framing {
+    /// For messages up to that many bytes.
+    pub(crate) fn with_limit(limit: u32) -> Self {
+        Self {
+            prefix: [0; PREFIX_BYTES],
+            known: 0,
+            messages: 0,
+            missing: 0,
+            limit,
+            too_long: 0,
+        }
+    }
+
+    /// The same for bytes that are about to be handed on. False if a message among them is longer
+    /// than it may be: they must not be, and it stands as before them.
+    pub(crate) fn admit(&mut self, bytes: &[u8]) -> bool {
+        let before = (self.prefix, self.known, self.missing);
+        self.advance(bytes);
+        if self.too_long > 0 {
+            (self.prefix, self.known, self.missing) = before;
+        }
+        self.too_long == 0
+    }
+
+    /// The length of a message that is too long, and what it may be.
+    pub(crate) fn too_long(&self) -> Option<(u32, u32)> {
+        (self.too_long > 0).then_some((self.too_long, self.limit))
+    }
+
     /// Takes in the next bytes. Costs one step per message, not per byte.
     pub(crate) fn advance(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -39,7 +77,11 @@ impl Framing {
             bytes = &bytes[part..];
             if usize::from(self.known) == PREFIX_BYTES {
                 let [_, a, b, c, d] = self.prefix;
-                self.missing = u32::from_be_bytes([a, b, c, d]).into();
+                let length = u32::from_be_bytes([a, b, c, d]);
+                if length > self.limit {
+                    self.too_long = length;
+                }
+                self.missing = length.into();
                 self.messages = self.messages.saturating_add((self.missing == 0).into());
                 self.known = 0;
             }
@@ -103,6 +145,25 @@ mod tests {
             framing.advance(&message(1));
         }
         assert_eq!(framing.messages(), 255);
+    }
+
+    #[test]
+    fn a_message_over_the_limit_is_found_with_its_prefix() {
+        let mut framing = Framing::with_limit(10);
+        assert!(framing.admit(&message(10)));
+        let long = message(11);
+        assert!(framing.admit(&long[..4]));
+        assert!(!framing.admit(&long[4..5]));
+        assert_eq!(framing.too_long(), Some((11, 10)));
+        assert!(framing.is_within_message(), "four bytes of it are out");
+    }
+
+    #[test]
+    fn bytes_that_are_not_admitted_leave_it_between_messages() {
+        let mut framing = Framing::with_limit(10);
+        let both = [message(3), message(11)].concat();
+        assert!(!framing.admit(&both));
+        assert!(!framing.is_within_message());
     }
 
     #[test]

@@ -252,6 +252,15 @@ fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
+/// The reset code that a client reads as that code, as far as there is one.
+#[must_use]
+pub(crate) const fn reset_of(code: Code) -> u32 {
+    match code {
+        Code::ResourceExhausted => 11,
+        _ => 2,
+    }
+}
+
 /// The status of a stream that an endpoint reset with that HTTP/2 error code, by gRPC's table
 /// (H2-10).
 ///

@@ -21,6 +21,7 @@
 
 pub mod access_log;
 pub mod address;
+mod admission;
 pub mod attempt;
 pub mod balancer;
 mod call;
@@ -73,3 +74,4 @@ pub mod spans;
 pub mod stats;
 pub mod streaming;
 mod upload;
+pub mod waiting;

@@ -213,6 +213,16 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
             page.sample(name, &[("service", service)], read(stats));
         }
     }
+    let family = "attnroute_requests_waiting";
+    page.family(
+        family,
+        "gauge",
+        "Calls that wait for room or for an endpoint",
+    );
+    for (name, service) in &services {
+        let labels = [("service", name.as_str())];
+        page.sample(family, &labels, service.crowd.waiting.calls());
+    }
     let family = "attnroute_retries_total";
     page.family(family, "counter", "Calls sent again, by the reason");
     for (name, service) in &services {

@@ -33,7 +33,7 @@ use http::Request;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::config::{ConnectionConfig, Limits, Timeouts};
+use crate::config::{ConnectionConfig, Limits, ServiceLimits, Timeouts};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::frames::{Alarm, Peer, Watched};
@@ -41,6 +41,7 @@ use crate::io::{Counted, Socket, Traffic};
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 use crate::stats::Limit;
+use crate::waiting::{Connections, Reserved};
 
 /// A connection that ends earlier and unused counts as a failed connect.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -95,6 +96,7 @@ struct Connection {
     /// It took a call.
     used: Cell<bool>,
     traffic: Rc<Traffic>,
+    _place: Reserved,
 }
 
 type Driver = H2Connection<Watched<Counted>, Bytes>;
@@ -127,6 +129,8 @@ pub(crate) enum LeaseError {
     StreamLimit,
     /// `limits.max_pending` was reached.
     PendingLimit(usize),
+    /// `limits.max_open_connections` was reached.
+    ConnectionLimit(u32),
     /// The drain limit is over.
     ShuttingDown,
 }
@@ -166,6 +170,9 @@ impl Pool {
             if !entry.dialling.get() {
                 if entry.open_connections() >= limits.max_connections_per_endpoint {
                     return Err(LeaseError::StreamLimit);
+                }
+                if let Some(limit) = service.connections.is_full(limits) {
+                    return Err(LeaseError::ConnectionLimit(limit));
                 }
                 entry.demand(thread, settings)?;
             }
@@ -294,6 +301,15 @@ impl Entry {
             let Some(settings) = self.settings() else {
                 return;
             };
+            let Some(place) = self.reserve(&settings.limits) else {
+                if !self.endpoint.live.failing.load(Relaxed) {
+                    return;
+                }
+                // Nobody picks it, so nobody else would ever try.
+                self.backoff
+                    .set(grown(self.backoff.get(), &settings.connection));
+                continue;
+            };
             self.dialling.set(true);
             self.dialled_at.set(Some(Instant::now()));
             let (limits, timeouts) = {
@@ -308,7 +324,7 @@ impl Entry {
             };
             let failure = match result {
                 Ok(Ok(connected)) => {
-                    self.adopt(thread, connected);
+                    self.adopt(thread, connected, place);
                     return;
                 }
                 Ok(Err(failure)) => failure,
@@ -319,6 +335,11 @@ impl Entry {
             };
             self.fail(failure, &settings.connection);
         }
+    }
+
+    /// A place among the connections of the service; `None` if there is none, or no service.
+    fn reserve(&self, limits: &ServiceLimits) -> Option<Reserved> {
+        Connections::reserve(&self.service.upgrade()?.connections, limits)
     }
 
     /// Those in force; `None` once the service is gone.
@@ -350,6 +371,7 @@ impl Entry {
             traffic,
             alarm,
         }: Established,
+        place: Reserved,
     ) {
         let connection = Rc::new(Connection {
             limit: Cell::new(driver.max_concurrent_send_streams()),
@@ -358,6 +380,7 @@ impl Entry {
             since: Instant::now(),
             used: Cell::new(false),
             traffic,
+            _place: place,
         });
         if self.removed.get() {
             return;
@@ -481,6 +504,21 @@ impl Drop for Pending<'_> {
 }
 
 impl LeaseError {
+    /// The limit that was reached.
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        match self {
+            Self::StreamLimit => Some(Limit::ConnectionsPerEndpoint),
+            Self::PendingLimit(_) => Some(Limit::Pending),
+            Self::ConnectionLimit(_) => Some(Limit::OpenConnections),
+            Self::Connect(_) | Self::Removed | Self::ShuttingDown => None,
+        }
+    }
+
+    /// Whether another endpoint may have what this one has not.
+    pub(crate) fn may_differ_elsewhere(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::ConnectionLimit(_))
+    }
+
     /// What the client is told.
     pub(crate) fn fault(self, service: &Service, endpoint: &Endpoint) -> Fault {
         let (service, endpoint) = (service.name.clone(), endpoint.name.clone());
@@ -498,6 +536,7 @@ impl LeaseError {
             Self::StreamLimit => Fault::StreamLimit { endpoint },
             Self::ShuttingDown => Fault::ShuttingDown,
             Self::PendingLimit(limit) => Fault::PendingLimit { endpoint, limit },
+            Self::ConnectionLimit(limit) => Fault::ConnectionLimit { endpoint, limit },
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::grpc::{self, Code};
 use crate::pool::Lease;
 use crate::repetition::{Repetition, RepetitionStats};
 use crate::retry::{Circumstances, Ended, Plan, PushBack, Refused, Verdict};
-use crate::stats::RetryReason;
+use crate::stats::{Limit, RetryReason};
 use crate::upload::{Cursor, Upload};
 
 /// A wait for a connection; picks that find none are counted out by it.
@@ -100,6 +100,8 @@ enum Event {
     Paused,
     ShuttingDown,
     Leased(Result<(Attempt, Lease), Fault>),
+    /// The request has a message of more bytes than it may.
+    TooLong(u32, u32),
     /// Of the attempt at this place.
     Answered(usize, Result<Response<RecvStream>, h2::Error>),
     TimedOut(usize),
@@ -179,6 +181,10 @@ impl Repeat {
         match event {
             Event::ClientGone => Break(Finish::ClientGone),
             Event::ShuttingDown => Break(Finish::Refuse(Fault::ShuttingDown)),
+            Event::TooLong(bytes, limit) => {
+                self.call.thread.shared.stats.hit(Limit::MessageBytes);
+                Break(Finish::Refuse(Fault::MessageBytes { bytes, limit }))
+            }
             Event::Deadline => {
                 while let Some(one) = self.tries.pop() {
                     let code = Code::DeadlineExceeded;
@@ -233,6 +239,9 @@ impl Repeat {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
         if self.respond.poll_reset(cx).is_ready() || self.poll_upload(cx) {
             return Poll::Ready(Event::ClientGone);
+        }
+        if let Some((bytes, limit)) = self.upload.asked.too_long() {
+            return Poll::Ready(Event::TooLong(bytes, limit));
         }
         for (place, one) in self.tries.iter_mut().enumerate() {
             if let Poll::Ready(answer) = Pin::new(&mut one.answer).poll(cx) {
@@ -313,16 +322,18 @@ impl Repeat {
     }
 
     fn send_first(&mut self) -> Step {
-        match self.call.pick(self.call.received_ns) {
-            Ok(attempt) => self.send(attempt),
+        match self.call.pick_or_wait(self.call.received_ns) {
+            Ok(Some(attempt)) => self.send(attempt),
+            Ok(None) => self.wait_for_place(None),
             Err(fault) => Break(Finish::Refuse(fault)),
         }
     }
 
     /// After a failure: to another endpoint if there is one, else to one that was tried.
     fn send_another(&mut self) -> Step {
-        match self.call.pick(self.call.now_ns()) {
-            Ok(attempt) => self.send(attempt),
+        match self.call.pick_or_wait(self.call.now_ns()) {
+            Ok(Some(attempt)) => self.send(attempt),
+            Ok(None) => self.wait_for_place(None),
             Err(fault) => Break(self.last_or(fault)),
         }
     }
@@ -361,13 +372,14 @@ impl Repeat {
             .try_lease(attempt.endpoint(), settings)
         {
             Some(lease) => self.open(attempt, lease),
-            None => {
-                let call = Rc::clone(&self.call);
-                let leasing = async move { call.lease_waiting(attempt).await };
-                self.leasing = Some(Box::pin(leasing));
-                Continue(())
-            }
+            None => self.wait_for_place(Some(attempt)),
         }
+    }
+
+    fn wait_for_place(&mut self, picked: Option<Attempt>) -> Step {
+        let call = Rc::clone(&self.call);
+        self.leasing = Some(Box::pin(async move { call.place(picked).await }));
+        Continue(())
     }
 
     /// Opens the endpoint's stream, in the same turn as its lease.
@@ -708,6 +720,7 @@ impl Repeat {
             up: from.map(|from| (from, Bytes::new(), one.to)),
             answer: one.answer,
             respond: self.respond,
+            max_message_bytes: self.call.settings.limits.max_message_bytes,
             replay: None,
         };
         Exchange::resume(parts, rest, asked, response)

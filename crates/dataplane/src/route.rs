@@ -259,6 +259,7 @@ mod tests {
         RouteConfig {
             matcher,
             timeout_ms: Some(timeout_ms),
+            wait_for_ready: None,
             rules: RulesConfig::default(),
             idempotent: false,
             retry: None,

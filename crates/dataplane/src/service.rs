@@ -9,7 +9,6 @@ mod learning;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::{HeaderMap, HeaderName};
@@ -21,7 +20,7 @@ use crate::balancer::{Balancer, View};
 use crate::class::{ClassSet, Interner, Newcomers};
 use crate::config::{
     BudgetConfig, ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, InboundConfig,
-    RouteConfig, RulesConfig, ServiceConfig, ServiceLimits,
+    RouteConfig, RulesConfig, ServiceConfig, ServiceLimits, WaitingConfig,
 };
 use crate::constraints::{pick_among, Candidates, Ground, Ruled, Voids};
 use crate::endpoint::{Endpoint, Member, Outcome};
@@ -40,6 +39,7 @@ use crate::route::Routes;
 use crate::slow_start::SlowStart;
 use crate::stats::RetryReason;
 use crate::streaming::StreamingMethods;
+use crate::waiting::{Connections, Crowd};
 pub use learning::Tracking;
 
 /// Ids are unique over all services, because pools know endpoints by nothing else. An identity, no
@@ -83,6 +83,8 @@ pub struct Settings {
     pub limits: ServiceLimits,
     /// How endpoints are dialled.
     pub connection: ConnectionConfig,
+    /// Whether and how long calls wait for a place.
+    pub waiting: WaitingConfig,
     /// Per-path settings.
     pub routes: Routes,
     /// The rules of each `RequestInfo::rule`; empty where there are none.
@@ -121,6 +123,8 @@ pub enum Refusal {
     NoneWell(u32),
     /// `limits.max_inflight` is reached.
     MaxInflight(u32),
+    /// `limits.max_inflight_per_endpoint` is reached at every endpoint that may take the call.
+    MaxInflightPerEndpoint(u32),
 }
 
 /// Counters of a service; relaxed, each read for itself.
@@ -170,6 +174,10 @@ pub struct Service {
     /// Repetitions of what was not processed, beyond the first of a call, on routes without `retry`.
     pub unprocessed_budget: Budget,
     inbound: Option<Box<Inbound>>,
+    /// What its endpoints share.
+    pub crowd: Arc<Crowd>,
+    /// Connections to them.
+    pub connections: Arc<Connections>,
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
@@ -184,8 +192,6 @@ struct Writer {
     sidecars: Option<u32>,
     /// When the current interval of outlier detection ends.
     judged_ns: Option<u64>,
-    /// Attempts in flight, over all endpoints.
-    in_flight: Arc<AtomicU32>,
     interner: Interner,
     /// When the last window was taken.
     window_ns: u64,
@@ -220,6 +226,8 @@ impl Service {
             newcomers: Newcomers::default(),
             unprocessed_budget: Budget::new(&BudgetConfig::default()),
             inbound: None,
+            crowd: Arc::default(),
+            connections: Arc::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
             writer: Mutex::new(Writer {
@@ -227,7 +235,6 @@ impl Service {
                 rng,
                 sidecars: None,
                 judged_ns: None,
-                in_flight: Arc::default(),
                 interner,
                 window_ns: 0,
                 leaving: Vec::new(),
@@ -285,7 +292,7 @@ impl Service {
         if current.epoch > 0 && same_set(&current.members, &set) {
             return (current.epoch, Vec::new());
         }
-        let (members, left) = Self::next_members(&mut writer, &current.members, set);
+        let (members, left) = Self::next_members(&mut writer, &self.crowd, &current.members, set);
         let epoch = current.epoch + 1;
         self.publish(&mut writer, epoch, members, Arc::clone(&current.settings));
         for endpoint in &left {
@@ -305,6 +312,7 @@ impl Service {
 
     fn next_members(
         writer: &mut Writer,
+        crowd: &Arc<Crowd>,
         current: &[Member],
         set: EndpointSetConfig,
     ) -> (Arc<[Member]>, Vec<Arc<Endpoint>>) {
@@ -319,8 +327,8 @@ impl Service {
                 let endpoint = known.remove(&config.address).map_or_else(
                     || {
                         let id = NEXT_ENDPOINT_ID.fetch_add(1, Relaxed);
-                        let counter = Arc::clone(&writer.in_flight);
-                        Arc::new(Endpoint::of_service(id, config.address.clone(), counter))
+                        let crowd = Arc::clone(crowd);
+                        Arc::new(Endpoint::of_service(id, config.address.clone(), crowd))
                     },
                     Arc::clone,
                 );
@@ -424,6 +432,7 @@ impl Service {
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
         }));
+        self.crowd.waiting.changed();
     }
 
     /// Ends ejections whose time is over, judges the interval that has ended, and admits request
@@ -556,18 +565,20 @@ impl Service {
         request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<(u32, Reason), Refusal> {
-        self.choose_another(snapshot, now_ns, request, &Tried::default(), rng)
+        let chosen = self.choose_among(snapshot, now_ns, request, rng, &|_| true)?;
+        self.count_pick(chosen.1);
+        Ok(chosen)
     }
 
-    /// The same for a call that was given to others before: they are left out while the rules of
-    /// its route leave another one.
-    fn choose_another(
+    /// The same without counting it, and without those that `takes` denies while the rules of the
+    /// route leave another one.
+    pub(crate) fn choose_among(
         &self,
         snapshot: &Snapshot,
         now_ns: u64,
         request: RequestInfo,
-        tried: &Tried,
         rng: &mut Rng,
+        takes: &dyn Fn(u32) -> bool,
     ) -> Result<(u32, Reason), Refusal> {
         if snapshot.unstamped.load(Relaxed) {
             snapshot.stamp(now_ns);
@@ -576,16 +587,7 @@ impl Service {
             [] if snapshot.members.is_empty() => return Err(Refusal::NoEndpoints),
             [] => return Err(snapshot.refusal()),
             [only] => (only, Reason::Single),
-            _ if tried.is_empty() => {
-                snapshot.place(now_ns, request, &self.stats.voids, rng, &|_| true)
-            }
-            _ => {
-                let is_new = |index: u32| {
-                    let endpoint = &snapshot.members[index as usize].endpoint;
-                    !tried.contains(endpoint.id)
-                };
-                snapshot.place(now_ns, request, &self.stats.voids, rng, &is_new)
-            }
+            _ => snapshot.place(now_ns, request, &self.stats.voids, rng, takes),
         };
         let reason = if snapshot.panic {
             Reason::Panic
@@ -594,21 +596,28 @@ impl Service {
         } else {
             reason
         };
-        self.stats.picks[reason as usize].fetch_add(1, Relaxed);
         Ok((index, reason))
     }
 
-    /// Whether the rules of a call's route leave an endpoint that it was not given to yet.
+    pub(crate) fn count_pick(&self, reason: Reason) {
+        self.stats.picks[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Whether the rules of a call's route leave an endpoint that has room and that it was not given
+    /// to yet.
     #[must_use]
     pub fn has_another(&self, snapshot: &Snapshot, request: RequestInfo, tried: &Tried) -> bool {
         let ruled = snapshot.rules.get(request.rule as usize);
         let among = ruled.map_or(&*snapshot.usable, Ruled::usable);
-        among
-            .iter()
-            .any(|&index| !tried.contains(snapshot.view().endpoint(index).id))
+        let most = snapshot.settings.limits.max_inflight_per_endpoint;
+        among.iter().any(|&index| {
+            let endpoint = snapshot.view().endpoint(index);
+            let has_room = most.is_none_or(|most| endpoint.live.in_flight() < most);
+            has_room && !tried.contains(endpoint.id)
+        })
     }
 
-    /// Chooses, and counts the attempt in.
+    /// Chooses, and counts the attempt in, whatever the limits are.
     ///
     /// # Errors
     /// As [`Service::choose`].
@@ -619,23 +628,7 @@ impl Service {
         request: RequestInfo,
         rng: &mut Rng,
     ) -> Result<Attempt, Refusal> {
-        self.begin_another(snapshot, now_ns, request, &Tried::default(), rng)
-    }
-
-    /// The same for a call that was given to others before, which are left out while the rules of
-    /// its route leave another one.
-    ///
-    /// # Errors
-    /// As [`Service::choose`].
-    pub fn begin_another(
-        &self,
-        snapshot: &Snapshot,
-        now_ns: u64,
-        request: RequestInfo,
-        tried: &Tried,
-        rng: &mut Rng,
-    ) -> Result<Attempt, Refusal> {
-        let chosen = self.choose_another(snapshot, now_ns, request, tried, rng)?;
+        let chosen = self.choose(snapshot, now_ns, request, rng)?;
         let endpoint = Arc::clone(&snapshot.members[chosen.0 as usize].endpoint);
         let expected = snapshot.expected(now_ns, &endpoint);
         Ok(Attempt::begin(endpoint, chosen, request, now_ns, expected))
@@ -895,6 +888,7 @@ impl Settings {
             rules: rules.into(),
             limits: config.limits.clone(),
             connection: config.connection.clone(),
+            waiting: config.waiting,
             routes: Routes::new(&routes),
             slow_start: SlowStart::new(config.slow_start),
             outlier: config.outlier_detection.map(Outlier::new),
@@ -949,14 +943,6 @@ impl Settings {
         rules
             .map(|(rules, previous)| Ruled::new(rules, &ground, previous, rng))
             .collect()
-    }
-}
-
-impl ConnectionConfig {
-    /// From the first packet to the endpoint's SETTINGS.
-    #[must_use]
-    pub fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms)
     }
 }
 

@@ -43,11 +43,19 @@ pub enum Limit {
     QueueLength,
     /// `queue.timeout` of an inbound listener.
     QueueTimeout,
+    /// `limits.max_inflight_per_endpoint` of a service, at every endpoint that a call may go to.
+    InflightPerEndpoint,
+    /// `limits.max_open_connections` of a service.
+    OpenConnections,
+    /// `limits.max_waiting` of a service.
+    Waiting,
+    /// `limits.max_message_bytes` of a service.
+    MessageBytes,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -65,6 +73,10 @@ impl Limit {
         Self::ReplayBytesTotal,
         Self::QueueLength,
         Self::QueueTimeout,
+        Self::InflightPerEndpoint,
+        Self::OpenConnections,
+        Self::Waiting,
+        Self::MessageBytes,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -88,6 +100,10 @@ impl Limit {
             Self::ReplayBytesTotal => "max_replay_bytes_total",
             Self::QueueLength => "queue.max_length",
             Self::QueueTimeout => "queue.timeout",
+            Self::InflightPerEndpoint => "max_inflight_per_endpoint",
+            Self::OpenConnections => "max_open_connections",
+            Self::Waiting => "max_waiting",
+            Self::MessageBytes => "max_message_bytes",
         }
     }
 }

@@ -93,7 +93,7 @@ impl Upload {
             max_bytes: limits.max_replay_bytes,
             max_bytes_total: limits.max_replay_bytes_total,
             handed_on: 0,
-            asked: Framing::default(),
+            asked: Framing::with_limit(limits.max_message_bytes.unwrap_or(u32::MAX)),
             account: Account {
                 service: Arc::clone(service),
                 bytes: 0,

@@ -39,7 +39,7 @@ fn another(service: &Service, now_ns: u64, tried: &[u64], rng: &mut Rng) -> Opti
     let mut given = Tried::default();
     tried.iter().for_each(|id| given.add(*id));
     let snapshot = service.snapshot();
-    let attempt = service.begin_another(&snapshot, now_ns, request, &given, rng);
+    let attempt = service.begin_within_limits(&snapshot, now_ns, request, &given, rng);
     let attempt = attempt.expect("somebody is usable");
     let has_another = service.has_another(&snapshot, request, &given);
     assert_eq!(has_another, !tried.contains(&attempt.endpoint().id));

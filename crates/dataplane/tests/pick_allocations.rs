@@ -158,6 +158,7 @@ fn reading_a_call_allocates_nothing() {
     let routes = Routes::new(&[RouteConfig {
         matcher: PathMatch::PathPrefix("/shop.Cart/".to_owned()),
         timeout_ms: Some(1),
+        wait_for_ready: None,
         rules: RulesConfig::default(),
         idempotent: false,
         retry: None,

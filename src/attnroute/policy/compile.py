@@ -16,6 +16,7 @@ from attnroute.policy.health import health_json, outlier_json
 from attnroute.policy.listeners import listener_json
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.load_reports import load_reports_json
+from attnroute.policy.outward import connection_json, limits_json, waiting_json
 from attnroute.policy.request_class import request_class_json
 from attnroute.policy.resilience import hedge_json, retry_json
 from attnroute.policy.schema import Route, Service
@@ -66,7 +67,6 @@ def _source(loaded: LoadedPolicy, index: int) -> str:
 
 
 def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
-    connection = service.connection
     return {
         "name": name,
         "authorities": list(service.authorities),
@@ -85,13 +85,9 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         "concurrency": service.concurrency,
         "load_reports": load_reports_json(service.load_reports),
         "strip_load_reports": service.strip_load_reports,
-        "limits": service.limits.model_dump(),
-        "connection": {
-            "connect_timeout_ms": _ms(connection.connect_timeout),
-            "backoff_base_ms": _ms(connection.backoff_base),
-            "backoff_max_ms": _ms(connection.backoff_max),
-            "max_streams": connection.max_streams,
-        },
+        "limits": limits_json(service.limits),
+        "connection": connection_json(service.connection),
+        "waiting": waiting_json(service.waiting),
         "routes": [_route(route) for route in service.routes],
     }
 
@@ -100,6 +96,7 @@ def _route(route: Route) -> dict[str, Any]:
     return {
         "match": route.match.model_dump(exclude_none=True),
         "timeout_ms": None if route.timeout is None else _ms(route.timeout),
+        "wait_for_ready": route.wait_for_ready,
         "rules": route.rules.model_dump(),
         "idempotent": route.idempotent,
         "retry": retry_json(route.retry),

@@ -193,12 +193,12 @@ def _default(schema: Schema) -> str:
     value = schema.get("default")
     if value in (None, ""):
         return "none"
+    if isinstance(value, str):
+        return f"`{value}`"
     if _kind(schema) == "size":
         return f"`{scalars.format_size(value)}`"
     if isinstance(value, Mapping):
         return "see there"
-    if isinstance(value, str):
-        return f"`{value}`"
     return f"`{json.dumps(value)}`"
 
 
@@ -218,7 +218,8 @@ def _kind(schema: Schema) -> str:
         kinds = [_kind(option) for option in options if option.get("type") != "null"]
         for kind in ("duration", "size"):
             if kind in kinds and "percentile" not in kinds:
-                return kind
+                words = [_kind(option) for option in options if "const" in option]
+                return " or ".join([kind, *words])
         if any(str(option.get("pattern", "")).endswith("%$") for option in options):
             return "share"
         return " or ".join(dict.fromkeys(kinds))

@@ -32,6 +32,7 @@ from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.listeners import Address, Listener, Name
 from attnroute.policy.load_reports import Fleet, LoadReports
 from attnroute.policy.observe import AccessLog, Picks, Tracing
+from attnroute.policy.outward import Connection, ServiceLimits, Waiting
 from attnroute.policy.request_class import RequestClass
 from attnroute.policy.resilience import Hedge, Retry
 from attnroute.policy.sources import (
@@ -62,6 +63,7 @@ __all__ = [
     "ServiceLimits",
     "StaticEndpoint",
     "Timeouts",
+    "Waiting",
     "json_schema",
 ]
 
@@ -213,63 +215,6 @@ class Drain(Strict):
     )
 
 
-class ServiceLimits(Strict):
-    """Limits of one service."""
-
-    RESERVED: ClassVar[Mapping[str, str]] = {"max_message_bytes": "a later version"}
-
-    max_inflight: int = Field(
-        default=10_000,
-        ge=1,
-        le=_U32_MAX,
-        description="Calls in flight over all endpoints; one more is UNAVAILABLE.",
-    )
-    max_connections_per_endpoint: int = Field(
-        default=4, ge=1, le=1_000, description="Connections per endpoint and data thread."
-    )
-    max_pending: int = Field(
-        default=1_000,
-        ge=1,
-        le=_U32_MAX,
-        description="Calls that wait for a connection, per endpoint and data thread.",
-    )
-    max_replay_bytes: Annotated[int, size(0, 64 << 20)] = Field(
-        default=64 << 10,
-        description="Bytes of a request that are kept until its answer begins, so that it can be "
-        "sent again if its endpoint did not process it, or its route says so; 0 keeps nothing.",
-    )
-    max_endpoints: int = Field(
-        default=10_000, ge=1, le=100_000, description="Endpoints; a larger set is refused."
-    )
-    max_replay_bytes_total: Annotated[int, size(0, 1 << 40)] = Field(
-        default=64 << 20,
-        description="The same of all calls of routes with `retry` or `hedge` together.",
-    )
-
-
-class Connection(Strict):
-    """How connections to endpoints are made."""
-
-    connect_timeout: Timeout = Field(
-        default=timedelta(seconds=2),
-        description="From the first packet to the endpoint's SETTINGS.",
-    )
-    backoff_base: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
-        default=timedelta(milliseconds=100),
-        description="Wait after the first failed connect; it grows by 1.6 with 20 % jitter.",
-    )
-    backoff_max: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
-        default=timedelta(seconds=1),
-        description="Longest wait between two connects to a failing endpoint.",
-    )
-    max_streams: int = Field(
-        default=1_000,
-        ge=1,
-        le=_U32_MAX,
-        description="Streams at most on one connection, whatever the endpoint allows.",
-    )
-
-
 class PathMatch(Strict):
     """Which calls a route means: exactly one key."""
 
@@ -346,6 +291,11 @@ class Route(Strict):
     hedge: Hedge | None = Field(
         default=None, description="Whether calls that take long are sent twice; default off."
     )
+    wait_for_ready: bool | None = Field(
+        default=None,
+        description="Whether calls wait while no endpoint can take them; default what "
+        "`waiting.for_ready` says.",
+    )
     rules: Rules = Field(default=Rules(), description="What stands above the balancer.")
 
 
@@ -406,6 +356,9 @@ class Service(Strict):
     limits: ServiceLimits = Field(default=ServiceLimits(), description="Limits of this service.")
     connection: Connection = Field(
         default=Connection(), description="How connections to its endpoints are made."
+    )
+    waiting: Waiting = Field(
+        default=Waiting(), description="Whether and how long calls wait for a place."
     )
     routes: tuple[Route, ...] = Field(default=(), description="Settings by path.")
 

@@ -18,12 +18,21 @@ from attnroute.policy.balancers import BALANCER_NAMES
 from attnroute.policy.compile import CONFIG_VERSION, compile_policy
 from attnroute.policy.load import load_policy
 from attnroute.policy.load_reports import Fleet
-from attnroute.policy.schema import Connection, Limits, ServiceLimits, Timeouts
+from attnroute.policy.outward import (
+    Connection,
+    ServiceLimits,
+    Waiting,
+    connection_json,
+    limits_json,
+    waiting_json,
+)
+from attnroute.policy.schema import Limits, Timeouts
 
 ROOT = Path(__file__).parents[3]
 NO_RULES: dict[str, Any] = {"pin": [], "sticky": None, "max_share": None, "explore": 0.0}
 
 ONCE: dict[str, Any] = {"idempotent": False, "retry": None, "hedge": None}
+NO_ROUTE: dict[str, Any] = {"wait_for_ready": None, "rules": NO_RULES} | ONCE
 
 
 def compiled(text: str) -> dict[str, Any]:
@@ -86,8 +95,8 @@ timeouts: {handshake: 3s, header_block: 0}
         "max_streams": 7,
     }
     assert service["routes"] == [
-        {"match": {"path": "/a/b"}, "timeout_ms": 1_500, "rules": NO_RULES, **ONCE},
-        {"match": {"path_prefix": "/a/"}, "timeout_ms": None, "rules": NO_RULES, **ONCE},
+        {"match": {"path": "/a/b"}, "timeout_ms": 1_500} | NO_ROUTE,
+        {"match": {"path_prefix": "/a/"}, "timeout_ms": None} | NO_ROUTE,
     ]
 
 
@@ -206,12 +215,12 @@ def test_data_plane_accepts_the_examples(name: str) -> None:
     DataPlane(compile_policy(load_policy(ROOT / "configs" / name)), 1)
 
 
-def rust_defaults(struct: str) -> dict[str, float]:
-    """The fields of `impl Default for <struct>` in config.rs."""
-    source = (ROOT / "crates/dataplane/src/config.rs").read_text()
+def rust_defaults(struct: str, file: str = "config.rs") -> dict[str, float | None]:
+    """The fields of `impl Default for <struct>` in a file of the data plane's configuration."""
+    source = (ROOT / "crates/dataplane/src" / file).read_text()
     match = re.search(rf"impl Default for {struct} \{{.*?Self \{{(.*?)\}}", source, re.DOTALL)
-    assert match is not None, f"config.rs has no defaults of {struct}"
-    values = {}
+    assert match is not None, f"{file} has no defaults of {struct}"
+    values: dict[str, float | None] = dict.fromkeys(re.findall(r"(\w+): None", match[1]))
     for name, product in re.findall(r"(\w+): ([0-9_. *]+)", match[1]):
         value = 1.0
         for factor in product.split("*"):
@@ -221,22 +230,20 @@ def rust_defaults(struct: str) -> dict[str, float]:
     return values
 
 
-def milliseconds(model: Connection | Timeouts) -> dict[str, int]:
-    return {
-        f"{name}_ms" if isinstance(value, timedelta) else name: (
-            value // timedelta(milliseconds=1) if isinstance(value, timedelta) else value
-        )
-        for name, value in model
-    }
+def milliseconds(model: Timeouts) -> dict[str, int]:
+    return {f"{name}_ms": value // timedelta(milliseconds=1) for name, value in model}
 
 
 def test_defaults_are_those_of_the_data_plane() -> None:
+    outward = "config/outward.rs"
     nested = {"resets", "control_frames"}
     assert Limits().model_dump(exclude=nested) == rust_defaults("Limits")
     assert Limits().resets.model_dump() == rust_defaults("ResetLimit")
     assert Limits().control_frames.model_dump() == rust_defaults("RateLimit")
-    assert ServiceLimits().model_dump() == rust_defaults("ServiceLimits")
-    assert milliseconds(Connection()) == rust_defaults("ConnectionConfig")
+    assert limits_json(ServiceLimits()) == rust_defaults("ServiceLimits", outward)
+    assert connection_json(Connection()) == rust_defaults("ConnectionConfig", outward)
+    words = {"when_full": "fail", "for_ready": False}
+    assert waiting_json(Waiting()) == rust_defaults("WaitingConfig", outward) | words
     assert milliseconds(Timeouts()) == rust_defaults("Timeouts")
 
 

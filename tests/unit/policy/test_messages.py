@@ -26,13 +26,6 @@ BALANCERS = (
         ),
         ("limts: {}", "4:9: unknown key `limts` in `services.cart`; did you mean `limits`?"),
         (
-            "limits: {max_message_bytes: 4MiB}",
-            (
-                "4:18: key `max_message_bytes` in `services.cart.limits` comes in a later version, "
-                f"{__version__} does not know it; remove it"
-            ),
-        ),
-        (
             "timeout: 2s",
             (
                 "4:9: unknown key `timeout` in `services.cart`; it belongs into "
@@ -53,7 +46,7 @@ BALANCERS = (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
                 "`balancer`, `concurrency`, `request_class`, `locality`, `outlier_detection`, "
                 "`health`, `panic_threshold`, `slow_start`, `load_reports`, `strip_load_reports`, "
-                "`limits`, `connection`, `routes`, keys of your own begin with `x-`"
+                "`limits`, `connection`, `waiting`, `routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use super::{Balancer, View};
@@ -16,6 +16,7 @@ use crate::orca::LoadReport;
 use crate::reason::Reason;
 use crate::rng::Rng;
 use crate::service::Service;
+use crate::waiting::Crowd;
 
 /// Endpoints of which those with a weight are usable.
 #[derive(Debug)]
@@ -30,15 +31,15 @@ impl Fleet {
         let total: u32 = all
             .iter()
             .fold(0, |sum, (_, calls)| sum.saturating_add(*calls));
-        let in_flight_of_all = Arc::new(AtomicU32::new(total));
+        let crowd = Arc::new(Crowd::of(total));
         let members: Vec<_> = all
             .iter()
             .enumerate()
             .map(|(index, (static_weight, in_flight))| {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + index as u16));
                 let address = Address::Tcp(address);
-                let counter = Arc::clone(&in_flight_of_all);
-                let endpoint = Endpoint::of_service(index as u64, address, counter);
+                let crowd = Arc::clone(&crowd);
+                let endpoint = Endpoint::of_service(index as u64, address, crowd);
                 endpoint.live.in_flight.store(*in_flight, Relaxed);
                 Member {
                     endpoint: Arc::new(endpoint),

@@ -51,7 +51,7 @@ impl Tracking {
 impl Snapshot {
     /// What is expected of an endpoint as it is now, the call to be placed not counted; `None` where
     /// nobody learns from it.
-    pub(super) fn expected(&self, now_ns: u64, endpoint: &Endpoint) -> Option<Expected> {
+    pub(crate) fn expected(&self, now_ns: u64, endpoint: &Endpoint) -> Option<Expected> {
         let tracking = self.settings.tracking.as_ref()?;
         let peers = tracking.peer_share * f64::from(self.sidecars.saturating_sub(1));
         let own = endpoint.live.unanswered();

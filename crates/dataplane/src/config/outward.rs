@@ -1,0 +1,158 @@
+//! How a service reaches its endpoints: limits, connections, and calls that wait.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::check;
+use crate::error::ConfigError;
+
+/// Limits of one service.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServiceLimits {
+    /// Calls in flight over all endpoints; one more fails or waits.
+    pub max_inflight: u32,
+    /// Calls in flight at one endpoint, which is left out of picks then; none if missing.
+    pub max_inflight_per_endpoint: Option<u32>,
+    /// Connections over all endpoints and data threads; none if missing.
+    pub max_open_connections: Option<u32>,
+    /// Connections per endpoint and data thread.
+    pub max_connections_per_endpoint: usize,
+    /// Calls that wait for a connection, per endpoint and data thread.
+    pub max_pending: usize,
+    /// Calls that wait for room or for an endpoint.
+    pub max_waiting: u32,
+    /// Length of one message, in both directions; none if missing.
+    pub max_message_bytes: Option<u32>,
+    /// Bytes of a request's body that are kept until its answer begins, so that it can be sent
+    /// again; 0 keeps nothing, headers included.
+    pub max_replay_bytes: usize,
+    /// The same of all calls of routes with `retry` or `hedge` together.
+    pub max_replay_bytes_total: usize,
+    /// Endpoints of the service; a larger set is refused.
+    pub max_endpoints: usize,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            max_inflight: 10_000,
+            max_inflight_per_endpoint: None,
+            max_open_connections: None,
+            max_connections_per_endpoint: 4,
+            max_pending: 1_000,
+            max_waiting: 1_000,
+            max_message_bytes: None,
+            max_replay_bytes: 64 * 1024,
+            max_replay_bytes_total: 64 * 1024 * 1024,
+            max_endpoints: 10_000,
+        }
+    }
+}
+
+impl ServiceLimits {
+    pub(super) fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        let least = [
+            self.max_inflight_per_endpoint,
+            self.max_open_connections,
+            self.max_message_bytes,
+        ];
+        let positive = self.max_inflight > 0
+            && self.max_connections_per_endpoint > 0
+            && self.max_pending > 0
+            && self.max_waiting > 0
+            && self.max_endpoints > 0
+            && !least.contains(&Some(0));
+        check(positive, at, || "every limit must be at least 1".into())
+    }
+}
+
+/// Connections to endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConnectionConfig {
+    /// From the first packet to the endpoint's SETTINGS.
+    pub connect_timeout_ms: u64,
+    /// Wait after the first failed connect; grows by 1.6 with 20 % jitter.
+    pub backoff_base_ms: u64,
+    /// Longest wait between two connects to a failing endpoint.
+    pub backoff_max_ms: u64,
+    /// Streams at most on one connection, whatever the endpoint allows.
+    pub max_streams: usize,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout_ms: 2_000,
+            backoff_base_ms: 100,
+            backoff_max_ms: 1_000,
+            max_streams: 1_000,
+        }
+    }
+}
+
+impl ConnectionConfig {
+    pub(super) fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        let positive = self.connect_timeout_ms > 0
+            && self.backoff_base_ms > 0
+            && self.backoff_max_ms >= self.backoff_base_ms
+            && self.max_streams > 0;
+        check(positive, at, || {
+            "values must be positive and backoff_max_ms at least backoff_base_ms".into()
+        })
+    }
+
+    /// From the first packet to the endpoint's SETTINGS.
+    #[must_use]
+    pub fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}
+
+/// What becomes of a call that finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// It ends UNAVAILABLE.
+    Fail,
+    /// It waits.
+    Queue,
+}
+
+/// Calls that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WaitingConfig {
+    /// Where `limits.max_inflight` or `limits.max_inflight_per_endpoint` is reached.
+    pub when_full: WhenFull,
+    /// Whether a call waits while no endpoint can take it; routes may differ.
+    pub for_ready: bool,
+    /// Longest wait; the deadline of the call may be shorter.
+    pub max_time_ms: u64,
+}
+
+impl Default for WaitingConfig {
+    fn default() -> Self {
+        Self {
+            when_full: WhenFull::Fail,
+            for_ready: false,
+            max_time_ms: 30_000,
+        }
+    }
+}
+
+impl WaitingConfig {
+    pub(super) fn validate(&self, at: &str) -> Result<(), ConfigError> {
+        check(self.max_time_ms > 0, at, || {
+            "max_time_ms must be positive".into()
+        })
+    }
+
+    /// Longest wait.
+    #[must_use]
+    pub fn max_time(&self) -> Duration {
+        Duration::from_millis(self.max_time_ms)
+    }
+}

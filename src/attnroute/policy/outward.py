@@ -1,0 +1,206 @@
+"""How a service reaches its endpoints, as the operator writes it: `docs/connections.md`.
+
+The defaults repeat those of `crates/dataplane/src/config/outward.rs`; a test holds them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from attnroute.policy import scalars
+from attnroute.policy.fields import Parsed, Strict, duration, size
+
+__all__ = [
+    "Connection",
+    "ServiceLimits",
+    "Waiting",
+    "connection_json",
+    "limits_json",
+    "waiting_json",
+]
+
+_U32_MAX = 2**32 - 1
+_MS = timedelta(milliseconds=1)
+_HOUR = timedelta(hours=1)
+
+Unlimited = Literal["unlimited"]
+
+
+def _or_unlimited(parse: Callable[[object], int], expected: str) -> Callable[[object], Any]:
+    def read(value: object) -> int | str:
+        if value == "unlimited":
+            return "unlimited"
+        try:
+            number = parse(value)
+        except ValueError:
+            raise ValueError(f"expected {expected}, or `unlimited`") from None
+        if not 1 <= number <= _U32_MAX:
+            raise ValueError(f"expected {expected}, or `unlimited`")
+        return number
+
+    return read
+
+
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError("not a number")
+
+
+Count = Annotated[
+    int | Unlimited,
+    Parsed(
+        _or_unlimited(_count, f"a whole number from 1 to {_U32_MAX}"),
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": _U32_MAX},
+                {"const": "unlimited"},
+            ]
+        },
+    ),
+]
+
+
+def _render_size(value: int | str) -> str:
+    return value if isinstance(value, str) else scalars.format_size(value)
+
+
+MessageSize = Annotated[
+    int | Unlimited,
+    Parsed(
+        _or_unlimited(scalars.parse_size, "a size from `1B` to `4294967295B`"),
+        {
+            "anyOf": [
+                {"type": "string", "pattern": scalars.SIZE_PATTERN},
+                {"type": "integer", "minimum": 1, "maximum": _U32_MAX},
+                {"const": "unlimited"},
+            ],
+            "x-limits": f"1B to {_U32_MAX}B",
+        },
+        _render_size,
+    ),
+]
+
+
+class ServiceLimits(Strict):
+    """Limits of one service."""
+
+    max_inflight: int = Field(
+        default=10_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Calls in flight over all endpoints; `waiting.when_full` says what becomes of "
+        "one more.",
+    )
+    max_inflight_per_endpoint: Count = Field(
+        default="unlimited",
+        description="Calls in flight at one endpoint, which is left out of picks then; the same "
+        "holds where no endpoint has room.",
+    )
+    max_open_connections: Count = Field(
+        default="unlimited",
+        description="Connections over all endpoints and data threads; a call that needs one more "
+        "goes to another endpoint or is UNAVAILABLE.",
+    )
+    max_connections_per_endpoint: int = Field(
+        default=4, ge=1, le=1_000, description="Connections per endpoint and data thread."
+    )
+    max_pending: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Calls that wait for a connection, per endpoint and data thread.",
+    )
+    max_waiting: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Calls that wait for room or for an endpoint; one more is UNAVAILABLE.",
+    )
+    max_message_bytes: MessageSize = Field(
+        default="unlimited",
+        description="Length of one message, in both directions; a longer one ends its call "
+        "RESOURCE_EXHAUSTED.",
+    )
+    max_replay_bytes: Annotated[int, size(0, 64 << 20)] = Field(
+        default=64 << 10,
+        description="Bytes of a request that are kept until its answer begins, so that it can be "
+        "sent again if its endpoint did not process it, or its route says so; 0 keeps nothing.",
+    )
+    max_replay_bytes_total: Annotated[int, size(0, 1 << 40)] = Field(
+        default=64 << 20,
+        description="The same of all calls of routes with `retry` or `hedge` together.",
+    )
+    max_endpoints: int = Field(
+        default=10_000, ge=1, le=100_000, description="Endpoints; a larger set is refused."
+    )
+
+
+class Connection(Strict):
+    """How connections to endpoints are made."""
+
+    connect_timeout: Annotated[timedelta, duration(_MS, 24 * _HOUR)] = Field(
+        default=timedelta(seconds=2),
+        description="From the first packet to the endpoint's SETTINGS.",
+    )
+    backoff_base: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
+        default=timedelta(milliseconds=100),
+        description="Wait after the first failed connect; it grows by 1.6 with 20 % jitter.",
+    )
+    backoff_max: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
+        default=timedelta(seconds=1),
+        description="Longest wait between two connects to a failing endpoint.",
+    )
+    max_streams: int = Field(
+        default=1_000,
+        ge=1,
+        le=_U32_MAX,
+        description="Streams at most on one connection, whatever the endpoint allows.",
+    )
+
+
+class Waiting(Strict):
+    """Calls that wait for a place."""
+
+    when_full: Literal["fail", "queue"] = Field(
+        default="fail",
+        description="Where `limits.max_inflight` or `limits.max_inflight_per_endpoint` is reached: "
+        "`fail` ends the call UNAVAILABLE, `queue` lets it wait.",
+    )
+    for_ready: bool = Field(
+        default=False,
+        description="Whether calls wait while no endpoint can take them; `wait_for_ready` of a "
+        "route goes before it.",
+    )
+    max_time: Annotated[timedelta, duration(_MS, 24 * _HOUR)] = Field(
+        default=timedelta(seconds=30),
+        description="Longest wait; the deadline of a call may be shorter.",
+    )
+
+
+def limits_json(limits: ServiceLimits) -> dict[str, int | None]:
+    """The form of the data plane: an unlimited one is missing."""
+    return {name: None if value == "unlimited" else value for name, value in limits}
+
+
+def connection_json(connection: Connection) -> dict[str, int]:
+    """The form of the data plane: durations in milliseconds."""
+    return {
+        "connect_timeout_ms": connection.connect_timeout // _MS,
+        "backoff_base_ms": connection.backoff_base // _MS,
+        "backoff_max_ms": connection.backoff_max // _MS,
+        "max_streams": connection.max_streams,
+    }
+
+
+def waiting_json(waiting: Waiting) -> dict[str, Any]:
+    """The form of the data plane: durations in milliseconds."""
+    return {
+        "when_full": waiting.when_full,
+        "for_ready": waiting.for_ready,
+        "max_time_ms": waiting.max_time // _MS,
+    }
