@@ -36,6 +36,7 @@ use crate::fault::Fault;
 use crate::grpc::{self, Code};
 use crate::hedge::Kind;
 use crate::pool::{Lease, LeaseError, Pool};
+use crate::probe;
 use crate::repeat::Repeat;
 use crate::repetition::Repetition;
 use crate::replay::{Again, Replay};
@@ -375,6 +376,7 @@ impl Call {
         let attempt =
             self.service
                 .begin_within_limits(&snapshot, now_ns, self.request, &tried, &mut rng)?;
+        probe::after_pick(&self.thread, &self.service, &snapshot, &mut rng);
         tried.add(attempt.endpoint().id);
         self.tried.set(tried);
         if let Some((uri, sight)) = sight {

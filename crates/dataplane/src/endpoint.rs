@@ -20,6 +20,7 @@ use crate::health;
 use crate::ledger::Ledger;
 use crate::orca::Incarnation;
 use crate::outlier::Record;
+use crate::probe::Probing;
 use crate::slow_start::FirstReady;
 use crate::waiting::Crowd;
 
@@ -48,6 +49,8 @@ pub struct Endpoint {
     pub health: health::Record,
     /// When it was started, as it reports.
     pub incarnation: Incarnation,
+    /// Whether it is probed.
+    pub(crate) probing: Probing,
     left: AtomicBool,
 }
 
@@ -165,6 +168,7 @@ impl Endpoint {
             outlier: Record::default(),
             health: health::Record::default(),
             incarnation: Incarnation::default(),
+            probing: Probing::default(),
             left: AtomicBool::new(false),
         }
     }

@@ -17,6 +17,7 @@ use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
 use crate::inbound::{Load, Shed};
 use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
+use crate::probe::Finding;
 use crate::repetition::RepetitionStats;
 use crate::retry::Refused;
 use crate::runtime::DataPlane;
@@ -236,6 +237,14 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
     for (name, service) in &services {
         let count = service.stats.malformed_reports.load(Relaxed);
         page.sample(family, &[("service", name)], count);
+    }
+    let family = "attnroute_probes_total";
+    page.family(family, "counter", "Probes of endpoints by how they ended");
+    for (name, service) in &services {
+        for (kind, count) in Finding::KINDS.iter().zip(&service.stats.probes) {
+            let labels = [("service", name.as_str()), ("result", kind)];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
     }
     page.family("attnroute_picks_total", "counter", "Picks by reason");
     for (name, service) in &services {

@@ -98,6 +98,8 @@ pub(crate) struct Thread {
     pub(crate) lots: RefCell<Rng>,
     /// What was measured for routes that hedge.
     pub(crate) tails: RefCell<Tails>,
+    /// Indices of endpoints to probe, while they are gone through.
+    pub(crate) due_probes: RefCell<Vec<u32>>,
     pub(crate) activity: Activity,
     /// Stop accepting, send GOAWAY, finish.
     pub(crate) going_away: CancellationToken,
@@ -438,6 +440,7 @@ impl DataPlane {
                     clock,
                     pool: Pool::default(),
                     tails: RefCell::default(),
+                    due_probes: RefCell::default(),
                     activity: Activity::new(linger),
                     going_away: away,
                     inbound_going_away: inbound_away,

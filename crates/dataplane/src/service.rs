@@ -31,6 +31,7 @@ use crate::histogram::Histogram;
 use crate::inbound::Inbound;
 use crate::orca::{Claims, LoadReport, Malformed, MetricNames};
 use crate::outlier::{Cause, Outlier};
+use crate::probe::Finding;
 pub use crate::reason::Reason;
 use crate::repetition::{Repetition, RepetitionStats};
 use crate::retry::Budget;
@@ -156,6 +157,8 @@ pub struct ServiceStats {
     pub health_checks: [AtomicU64; Verdict::KINDS.len()],
     /// Load reports that could not be read.
     pub malformed_reports: AtomicU64,
+    /// Probes by [`Finding`].
+    pub probes: [AtomicU64; Finding::KINDS.len()],
     /// Calls that were tried again.
     pub repetition: RepetitionStats,
 }

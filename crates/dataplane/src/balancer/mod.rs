@@ -36,6 +36,8 @@ pub use ring_hash::RingHash;
 pub use round_robin::RoundRobin;
 pub use weighted_round_robin::WeightedRoundRobin;
 
+use std::time::Duration;
+
 use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::config::BalancerConfig;
 use crate::endpoint::{Endpoint, Member};
@@ -375,6 +377,15 @@ impl Balancer {
     /// Learns from a load report.
     pub fn reported(&self, view: View<'_>, endpoint: &Endpoint, now_ns: u64, report: &LoadReport) {
         self.rule().reported(view, endpoint, now_ns, report);
+    }
+
+    /// How long the answer of a probe may take, of a balancer that has endpoints probed.
+    #[must_use]
+    pub fn probe_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Prequal(rule) => rule.probe_timeout(),
+            _ => None,
+        }
     }
 
     /// Adds the indices of the endpoints to probe after a pick.

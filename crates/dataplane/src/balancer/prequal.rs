@@ -22,6 +22,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -124,6 +125,12 @@ impl Prequal {
             index.is_some_and(|index| rule.usable[index as usize])
         });
         rule
+    }
+
+    /// A later answer would be too old.
+    pub(super) fn probe_timeout(&self) -> Option<Duration> {
+        let asks = self.probe_source == ProbeSource::Endpoints;
+        asks.then(|| Duration::from_nanos(self.age_limit_ns))
     }
 
     fn index_of(&self, id: u64) -> Option<u32> {

@@ -11,32 +11,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use h2::RecvStream;
-use http::header::{HeaderMap, CONTENT_TYPE, TE, USER_AGENT};
-use http::uri::Scheme;
-use http::{Method, Request, StatusCode, Uri};
+use bytes::Bytes;
+use http::header::HeaderMap;
 use prost::Message;
 use tokio::time::{timeout_at, Instant};
 
 use super::Verdict;
-use crate::address::Address;
 use crate::config::GrpcHealthConfig;
-use crate::deadline;
 use crate::endpoint::Endpoint;
 use crate::grpc::{self, Code};
-use crate::pool::{Lease, Pool};
+use crate::own_call::{ask, framed, unframed};
+use crate::pool::Pool;
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 use crate::stats::Limit;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
-
-/// The answer is two bytes; who sends much more sends something else.
-const ANSWER_BYTES_MAX: usize = 1024;
-
-/// A flag and a length stand before each message.
-const PREFIX_BYTES: usize = 5;
 
 /// The longest wait for the first check of a new endpoint. Its checks are spread over less than an
 /// interval, because until then nobody knows of it whether it serves.
@@ -219,30 +209,13 @@ async fn verdict(
             Ok(Err(_)) | Err(_) => return Verdict::NotConnected,
         },
     };
-    match timeout_at(until, ask(&lease, endpoint, config)).await {
-        Ok(Ok(verdict)) => verdict,
+    let question = framed_question(&config.service);
+    let asking = ask(&lease, endpoint, PATH, question, timeout);
+    match timeout_at(until, asking).await {
+        Ok(Ok(reply)) => understood(&reply.status, &reply.body),
         Ok(Err(error)) => Verdict::Failed(error.to_string()),
         Err(_) => Verdict::Failed(format!("no answer within {} ms", timeout.as_millis())),
     }
-}
-
-async fn ask(
-    lease: &Lease,
-    endpoint: &Endpoint,
-    config: &GrpcHealthConfig,
-) -> Result<Verdict, h2::Error> {
-    let (answer, mut question) = lease.open(request(endpoint, config), false)?;
-    question.send_data(framed(&config.service), true)?;
-    let (head, mut body) = answer.await?.into_parts();
-    if head.status != StatusCode::OK {
-        return Ok(Verdict::Failed(format!("HTTP status {}", head.status)));
-    }
-    let Some(message) = collected(&mut body).await? else {
-        return Ok(Verdict::Failed("the answer is too long".into()));
-    };
-    let trailers = body.trailers().await?;
-    let status = trailers.as_ref().map_or(&head.headers, |trailers| trailers);
-    Ok(understood(status, &message))
 }
 
 fn understood(headers: &HeaderMap, message: &[u8]) -> Verdict {
@@ -253,12 +226,7 @@ fn understood(headers: &HeaderMap, message: &[u8]) -> Verdict {
         Some(code) => return Verdict::Failed(format!("gRPC status {}", code.name())),
         None => return Verdict::Failed("an answer without a gRPC status".into()),
     }
-    let answer = match message.split_at_checked(PREFIX_BYTES) {
-        Some(([0, length @ ..], rest)) if length_of(length) == rest.len() => {
-            Answer::decode(rest).ok()
-        }
-        _ => None,
-    };
+    let answer = unframed(message).and_then(|message| Answer::decode(message).ok());
     match answer.map(|answer| answer.status) {
         Some(1) => Verdict::Serving,
         Some(2) => Verdict::NotServing("NOT_SERVING"),
@@ -268,63 +236,11 @@ fn understood(headers: &HeaderMap, message: &[u8]) -> Verdict {
     }
 }
 
-fn length_of(bytes: &[u8]) -> usize {
-    let number = bytes
-        .iter()
-        .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-/// The whole body; `None` if it is longer than an answer can be.
-async fn collected(body: &mut RecvStream) -> Result<Option<BytesMut>, h2::Error> {
-    let mut message = BytesMut::new();
-    while let Some(part) = body.data().await {
-        let part = part?;
-        if message.len() + part.len() > ANSWER_BYTES_MAX {
-            return Ok(None);
-        }
-        body.flow_control().release_capacity(part.len())?;
-        message.extend_from_slice(&part);
-    }
-    Ok(Some(message))
-}
-
-fn request(endpoint: &Endpoint, config: &GrpcHealthConfig) -> Request<()> {
-    let authority = match &endpoint.address {
-        Address::Unix(_) => "localhost",
-        Address::Tcp(_) => endpoint.name.as_str(),
-    };
-    let uri = Uri::builder()
-        .scheme(Scheme::HTTP)
-        .authority(authority)
-        .path_and_query(PATH);
-    let mut request = Request::new(());
-    *request.method_mut() = Method::POST;
-    // Never the default: an address is a valid authority, and the path is ours.
-    *request.uri_mut() = uri.build().unwrap_or_default();
-    *request.version_mut() = http::Version::HTTP_2;
-    let timeout = Duration::from_millis(config.timeout_ms);
-    let headers = request.headers_mut();
-    let fixed = |text| http::HeaderValue::from_static(text);
-    headers.insert(TE, fixed("trailers"));
-    headers.insert(CONTENT_TYPE, fixed("application/grpc"));
-    headers.insert(
-        USER_AGENT,
-        fixed(concat!("attnroute/", env!("CARGO_PKG_VERSION"))),
-    );
-    headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(timeout));
-    request
-}
-
-fn framed(service: &str) -> Bytes {
+fn framed_question(service: &str) -> Bytes {
     let question = Question {
         service: service.to_owned(),
     };
-    let length = u32::try_from(question.encoded_len()).unwrap_or(u32::MAX);
-    let mut bytes = vec![0];
-    bytes.extend(length.to_be_bytes());
-    bytes.extend(question.encode_to_vec());
-    bytes.into()
+    framed(&question.encode_to_vec())
 }
 
 #[cfg(test)]
@@ -332,7 +248,7 @@ mod tests {
     use http::header::{HeaderMap, HeaderValue};
     use proptest::prelude::*;
 
-    use super::{framed, understood};
+    use super::{framed_question, understood};
     use crate::grpc::GRPC_STATUS;
     use crate::health::Verdict;
 
@@ -378,8 +294,11 @@ mod tests {
 
     #[test]
     fn asks_for_the_server_or_for_one_service() {
-        assert_eq!(framed("").as_ref(), [0; 5]);
-        assert_eq!(framed("ab").as_ref(), [0, 0, 0, 0, 4, 10, 2, b'a', b'b']);
+        assert_eq!(framed_question("").as_ref(), [0; 5]);
+        assert_eq!(
+            framed_question("ab").as_ref(),
+            [0, 0, 0, 0, 4, 10, 2, b'a', b'b']
+        );
     }
 
     proptest! {

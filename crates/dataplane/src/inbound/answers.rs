@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 use http::header::{HeaderValue, CONTENT_TYPE};
@@ -22,6 +22,7 @@ use super::report::Encoded;
 use super::Inbound;
 use crate::grpc::{self, Code, Status};
 use crate::listener::Listener;
+use crate::own_call::{framed, unframed};
 use crate::probe::{Answer, PATH as PROBE};
 use crate::runtime::Thread;
 use crate::server::Slot;
@@ -37,9 +38,6 @@ const INTERVAL_MAX: Duration = Duration::from_secs(86_400);
 
 /// Bytes of a request that are read at most: it holds an interval, or nothing.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
-
-/// Bytes before a message.
-const PREFIX_BYTES: usize = 5;
 
 /// A call that is not for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,14 +242,6 @@ fn send(stream: &mut SendStream<Bytes>, message: Bytes) -> bool {
     stream.send_data(message, false).is_ok()
 }
 
-fn framed(message: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + message.len());
-    bytes.put_u8(0);
-    bytes.put_u32(message.len() as u32);
-    bytes.extend_from_slice(message);
-    bytes.freeze()
-}
-
 /// The message of a request that has one, and is over; not compressed.
 async fn message_of(mut body: RecvStream) -> Option<Bytes> {
     let mut bytes = BytesMut::new();
@@ -263,8 +253,5 @@ async fn message_of(mut body: RecvStream) -> Option<Bytes> {
         bytes.extend_from_slice(&part);
         let _ = body.flow_control().release_capacity(part.len());
     }
-    let (prefix, message) = bytes.split_first_chunk::<PREFIX_BYTES>()?;
-    let [flag, length @ ..] = *prefix;
-    let whole = flag == 0 && u32::from_be_bytes(length) as usize == message.len();
-    whole.then(|| bytes.freeze().split_off(PREFIX_BYTES))
+    unframed(&bytes).map(Bytes::copy_from_slice)
 }
