@@ -16,6 +16,7 @@ import numpy as np
 
 from attnroute.features.ledger import LEFT_OUT, Ledger
 from attnroute.features.table import (
+    CONCURRENCY_COLUMNS,
     Array,
     ConcurrencyLearner,
     Estimate,
@@ -85,8 +86,8 @@ class FleetTable:
         self._sidecars: dict[bytes, _Known] = {}
         self._learner = ConcurrencyLearner(0)
         self._known_concurrency = np.zeros(0)
-        # Of the windows since the last tick: calls, latency above rtt, expected, in flight, weight.
-        self._pending = np.zeros((5, 0))
+        # Of the windows since the last tick: what the learner takes.
+        self._pending = np.zeros((CONCURRENCY_COLUMNS, 0))
         self._changed = np.zeros((0, 0), dtype=np.int64)
         self._endpoint_changed = np.zeros(0, dtype=np.int64)
         self._zone_rtt_s: dict[str, dict[str, float]] = {}  # since the last tick
@@ -151,7 +152,7 @@ class FleetTable:
         """Ends a second: what was taken in since the last tick is one window of the fleet."""
         self._to(now_s)
         self._fit()
-        self._learner.observe(*self._pending)
+        self._learner.observe(self._pending)
         self._pending = np.zeros_like(self._pending)
         size = len(self.ledger.endpoints)
         self._estimate = estimate(
@@ -221,7 +222,7 @@ class FleetTable:
                 calls,
                 latency_s - calls * rtt_s,
                 np.bincount(window.cells.endpoint, expected, len(columns))[: len(columns)],
-                *window.inflight(),
+                *window.load(),
             )
         )
         part = np.where(np.isfinite(part).all(axis=0), part, 0.0)
@@ -267,7 +268,9 @@ class FleetTable:
         if more:
             self._endpoint_changed = np.append(self._endpoint_changed, np.full(more, -1))
             self._known_concurrency = np.append(self._known_concurrency, np.full(more, np.nan))
-            self._pending = np.concatenate((self._pending, np.zeros((5, more))), axis=1)
+            self._pending = np.concatenate(
+                (self._pending, np.zeros((CONCURRENCY_COLUMNS, more))), axis=1
+            )
             self._learner.resize(np.arange(had_columns), columns)
 
     def _prune(self, now_s: float) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "CONCURRENCY_COLUMNS",
     "OTHER",
     "Attribution",
     "Cells",
@@ -342,7 +343,9 @@ def kinds_of(classes: Sequence[str]) -> Index:
 CONCURRENCY_WINDOWS = 120
 CONCURRENCY_WINDOWS_MIN = 6
 CONCURRENCY_CALLS_MIN = 20.0
+CONCURRENCY_COLUMNS = 8
 _SLACK = 1.25
+_SATURATED = 0.95
 
 
 @dataclass
@@ -354,12 +357,19 @@ class ConcurrencyLearner:
     over what the calls' classes take, and the mean number in flight. The answer is the largest
     number in flight at which v was within 1.25 of its idle value (P10). Too high costs much (16 for
     2: 115 ms mean instead of 24), too low little, so it starts at 1 and at most doubles a window.
+
+    v alone would run away: with a c that is too high the queue stays in the service times, hence in
+    what the classes are thought to take, and v looks idle at any load. So c is never above what the
+    calls in it say by themselves: an endpoint that works on c calls has at least c times its
+    utilization in it. Of that bound, P10 of the windows counts; windows in which the endpoint was
+    busy throughout say nothing, and without a utilization it is taken to be 1.
     """
 
     endpoints: int
     learned: Array = field(init=False)
     _v: npt.NDArray[np.float32] = field(init=False)
     _inflight: npt.NDArray[np.float32] = field(init=False)
+    _bound: npt.NDArray[np.float32] = field(init=False)
     _count: Index = field(init=False)
     _next: Index = field(init=False)
     _joined: Array = field(init=False)
@@ -369,16 +379,17 @@ class ConcurrencyLearner:
         shape = (self.endpoints, CONCURRENCY_WINDOWS)
         self._v = np.full(shape, np.inf, dtype=np.float32)
         self._inflight = np.zeros(shape, dtype=np.float32)
+        self._bound = np.full(shape, np.inf, dtype=np.float32)
         self._count = np.zeros(self.endpoints, dtype=np.intp)
         self._next = np.zeros(self.endpoints, dtype=np.intp)
-        # Of the window that is being joined: calls, latency above rtt, expected, in flight, weight.
-        self._joined = np.zeros((5, self.endpoints))
+        # Of the window that is being joined: what `observe` is given.
+        self._joined = np.zeros((CONCURRENCY_COLUMNS, self.endpoints))
 
     def resize(self, keep: Index, endpoints: int) -> None:
         """Keeps these endpoints, in this order, and makes room for `endpoints` in all."""
         fresh = ConcurrencyLearner(endpoints)
         size = len(keep)
-        for name in ("learned", "_v", "_inflight", "_count", "_next"):
+        for name in ("learned", "_v", "_inflight", "_bound", "_count", "_next"):
             getattr(fresh, name)[:size] = getattr(self, name)[keep]
         fresh._joined[:, :size] = self._joined[:, keep]
         self.__dict__.update(fresh.__dict__)
@@ -386,30 +397,31 @@ class ConcurrencyLearner:
     def forget(self, endpoint: int) -> None:
         """Starts again for an endpoint: another process answers there now."""
         self.learned[endpoint] = 1.0
-        self._v[endpoint] = np.inf
+        self._v[endpoint] = self._bound[endpoint] = np.inf
         self._count[endpoint] = self._next[endpoint] = 0
         self._joined[:, endpoint] = 0.0
 
-    def observe(
-        self, calls: Array, served_s: Array, expected_s: Array, inflight: Array, weight: Array
-    ) -> Array:
+    def observe(self, window: Array) -> Array:
         """Takes in a window; returns what is learned, [E], at least 1.
 
-        calls: [E], successes; served_s: their latency without rtt; expected_s: sum of their
-        classes' means as of before this window; inflight and weight: [E], sum of calls in flight
-        seen by `weight` answers.
+        window: [CONCURRENCY_COLUMNS, E]: successes; their latency without rtt; sum of their
+        classes' means as of before this window; then `ServiceWindow.load`.
         """
-        part = np.stack((calls, served_s, expected_s, inflight, weight))
-        self._joined += np.where(np.isfinite(part).all(axis=0), part, 0.0)
+        self._joined += np.where(np.isfinite(window).all(axis=0), window, 0.0)
         full = np.flatnonzero(self._joined[0] >= CONCURRENCY_CALLS_MIN)
         if len(full) == 0:
             return self.learned
-        _, served, expected, in_flight, seen = self._joined[:, full]
-        useful = (expected > 0) & (seen > 0)
-        self._joined[:, full] = 0.0
-        full, place = full[useful], self._next[full[useful]]
-        self._v[full, place] = served[useful] / expected[useful]
-        self._inflight[full, place] = np.ceil(in_flight[useful] / seen[useful])
+        full = full[(self._joined[2, full] > 0) & (self._joined[4, full] > 0)]
+        _, served, expected, in_flight, seen, met, busy, told = self._joined[:, full]
+        self._joined[:, self._joined[0] >= CONCURRENCY_CALLS_MIN] = 0.0
+        place = self._next[full]
+        self._v[full, place] = served / expected
+        self._inflight[full, place] = np.ceil(in_flight / seen)
+        utilization = np.where(told > 0, busy / np.where(told > 0, told, 1.0), 1.0)
+        telling = (told == 0) | ((utilization > 0) & (utilization <= _SATURATED))
+        self._bound[full, place] = np.where(
+            telling, met / seen / np.where(telling, utilization, 1.0), np.inf
+        )
         self._next[full] = (place + 1) % CONCURRENCY_WINDOWS
         self._count[full] = np.minimum(self._count[full] + 1, CONCURRENCY_WINDOWS)
         self._learn(full)
@@ -427,7 +439,9 @@ class ConcurrencyLearner:
         base = idle[np.searchsorted(ready, changed)]
         unhurried = self._v[changed] <= _SLACK * base[:, None]
         most = np.where(unhurried, self._inflight[changed], 0.0).max(axis=1)
-        now = np.clip(most, 1.0, 2.0 * self.learned[changed])
-        # Slow whatever is in it: that says nothing about how many it works on at a time.
-        slow = base > _SLACK * fleet_idle
+        bounds = np.sort(self._bound[changed], axis=1)
+        bound = bounds[np.arange(len(changed)), self._count[changed] // 10]
+        now = np.clip(np.minimum(most, np.floor(bound)), 1.0, 2.0 * self.learned[changed])
+        # Slow whatever is in it, or busy all the time: neither says how many it works on.
+        slow = (base > _SLACK * fleet_idle) | np.isinf(bound)
         self.learned[changed] = np.where(slow, np.minimum(now, self.learned[changed]), now)

@@ -69,14 +69,19 @@ class ServiceWindow:
         utilization = np.where(carried, self.utilization * scale, np.nan)
         return EndpointWindow(self.rtt_s, concurrency, utilization, self.rps)
 
-    def inflight(self) -> tuple[Array, Array]:
-        """Sums of the calls in flight at an endpoint and the number of answers they are over, [E]:
-        by reports, plus the reporting call itself; without any, by the estimates at picks."""
+    def load(self) -> Array:
+        """[5, E]: what learning concurrency goes by. Sum of calls in flight at an endpoint by
+        reports, the reporting one included; the number of answers that is over; the same sum
+        without the reporting one; sum and number of utilizations, weighted alike. Without reports
+        the calls in flight are those estimated at picks, in both sums."""
         reported = self.reports > 0
-        return (
-            np.where(reported, self.reported_inflight + self.reports, self.inflight_estimate),
-            np.where(reported, self.reports, self.ended),
-        )
+        met = np.where(reported, self.reported_inflight, self.inflight_estimate)
+        weight = np.where(reported, self.reports, self.ended)
+        carried = reported & (self.utilization_reports > 0)
+        mean = self.utilization / np.where(carried, self.utilization_reports, 1.0)
+        told = np.where(carried, weight, 0.0)
+        busy = np.where(carried, mean * weight, 0.0)
+        return np.stack((met + np.where(reported, weight, 0.0), weight, met, busy, told))
 
 
 @dataclass(frozen=True)

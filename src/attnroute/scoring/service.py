@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnroute.features.table import (
+    CONCURRENCY_COLUMNS,
     Array,
     Attribution,
     ConcurrencyLearner,
@@ -238,16 +239,16 @@ class ServiceScores:
         expected_s = np.bincount(
             cells.endpoint, means_s[cells.request_class] * cells.calls, len(columns)
         )
-        part = np.zeros((5, size))
+        part = np.zeros((CONCURRENCY_COLUMNS, size))
         part[:, columns] = np.stack(
             (
                 attribution.calls,
                 attribution.latency_s - attribution.calls * rtt_s,
                 expected_s[: len(columns)],
-                *window.inflight(),
+                *window.load(),
             )
         )
-        self._learner.observe(*part)
+        self._learner.observe(part)
 
     def _concurrency(self, local: _Local) -> Array:
         """c: configured, else reported, else what the fleet has learned, else this sidecar."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from attnroute.features.table import (
@@ -294,11 +295,31 @@ def test_kinds_are_numbered_without_gaps() -> None:
 # How many calls an endpoint works on at a time.
 
 
-def feed(learner: ConcurrencyLearner, inflight: float, v: float, calls: float = 20.0) -> float:
-    """One window of one endpoint whose classes take 10 ms."""
-    one = np.array([calls])
-    learned = learner.observe(one, one * 0.01 * v, one * 0.01, one * inflight, one)
-    return float(learned[0])
+def concurrency_window(
+    inflight: float,
+    v: npt.NDArray[np.float64],
+    calls: float = 20.0,
+    utilization: float | None = 0.01,
+) -> npt.NDArray[np.float64]:
+    """[8, E] of endpoints whose classes take 10 ms; by default so idle that no bound is felt."""
+    ones = np.full(len(v), calls)
+    known = 0.0 if utilization is None else 1.0
+    busy = 0.0 if utilization is None else utilization
+    met = ones * (inflight - 1.0)
+    seen = (ones * inflight, ones, met, ones * busy, ones * known)
+    return np.stack((ones, ones * 0.01 * v, ones * 0.01, *seen))
+
+
+def feed(
+    learner: ConcurrencyLearner,
+    inflight: float,
+    v: float,
+    calls: float = 20.0,
+    utilization: float | None = 0.01,
+) -> float:
+    """One window of one endpoint."""
+    window = concurrency_window(inflight, np.array([v]), calls, utilization)
+    return float(learner.observe(window)[0])
 
 
 def test_concurrency_is_1_until_six_windows_are_there() -> None:
@@ -312,9 +333,38 @@ def test_concurrency_is_1_until_six_windows_are_there() -> None:
 def test_concurrency_is_the_most_in_flight_that_took_no_longer() -> None:
     learner = ConcurrencyLearner(1)
     # c = 4: up to four calls take 10 ms, eight take twice as long.
-    for inflight, v in [(0.5, 1.0), (1.7, 1.02), (3.6, 1.1), (8.0, 2.0), (6.0, 1.5)] * 4:
+    for inflight, v in [(1.2, 1.0), (1.7, 1.02), (3.6, 1.1), (8.0, 2.0), (6.0, 1.5)] * 4:
         learned = feed(learner, inflight, v)
     assert learned == 4.0
+
+
+def test_concurrency_is_not_above_what_the_calls_and_the_utilization_say() -> None:
+    # Three calls in it besides the reporting one at a utilization of 0.8: at most 3.75 at a time,
+    # however little slower they seem to be.
+    learner = ConcurrencyLearner(1)
+    for _ in range(30):
+        learned = feed(learner, 4.0, 1.0, utilization=0.8)
+    assert learned == 3.0
+    # The tenth of the windows with the least bound decides.
+    for _ in range(4):
+        learned = feed(learner, 3.0, 1.0, utilization=0.8)
+    assert learned == 2.0
+
+
+def test_windows_without_a_moment_of_idleness_raise_nothing() -> None:
+    learner = ConcurrencyLearner(1)
+    for _ in range(30):
+        assert feed(learner, 40.0, 1.0, utilization=1.0) == 1.0
+    for _ in range(5):
+        learned = feed(learner, 3.0, 1.0, utilization=0.5)
+    assert learned == 4.0  # doubled twice
+
+
+def test_without_a_utilization_an_endpoint_is_taken_to_be_busy() -> None:
+    learner = ConcurrencyLearner(1)
+    for _ in range(30):
+        learned = feed(learner, 4.0, 1.0, utilization=None)
+    assert learned == 3.0
 
 
 def test_short_windows_are_joined() -> None:
@@ -326,10 +376,9 @@ def test_short_windows_are_joined() -> None:
 
 def test_an_endpoint_slow_throughout_is_not_raised() -> None:
     learner = ConcurrencyLearner(3)
-    calls = np.full(3, 20.0)
     v = np.array([1.0, 1.0, 1.3])
     for _ in range(10):
-        learned = learner.observe(calls, calls * 0.01 * v, calls * 0.01, calls * 4.0, calls)
+        learned = learner.observe(concurrency_window(4.0, v))
     assert list(learned) == [4.0, 4.0, 1.0]
 
 
@@ -351,13 +400,11 @@ def test_what_is_not_finite_is_not_learned() -> None:
 
 def test_a_restarted_endpoint_starts_again_and_the_others_stay() -> None:
     learner = ConcurrencyLearner(2)
-    calls = np.full(2, 20.0)
     for _ in range(10):
-        learner.observe(calls, calls * 0.01, calls * 0.01, calls * 4.0, calls)
+        learner.observe(concurrency_window(4.0, np.ones(2)))
     learner.forget(0)
     assert list(learner.learned) == [1.0, 4.0]
     learner.resize(np.array([1, 0]), 3)
     assert list(learner.learned) == [4.0, 1.0, 1.0]
-    more = np.full(3, 20.0)
-    learned = learner.observe(more, more * 0.01, more * 0.01, more * 4.0, more)
+    learned = learner.observe(concurrency_window(4.0, np.ones(3)))
     assert list(learned) == [4.0, 1.0, 1.0]
