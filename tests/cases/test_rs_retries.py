@@ -91,6 +91,25 @@ async def test_rs_08_beyond_the_budget_the_failure_passes() -> None:
         assert refused(plane) == {"max_attempts": 2, "budget": 3}
 
 
+async def test_rs_08_a_reload_gives_no_new_budget() -> None:
+    budget = {"share": 0.0, "floor": 1}
+    async with (
+        raw_server(answer_status(UNAVAILABLE)) as endpoint,
+        data_plane([endpoint.address], service=retried(budget=budget)) as plane,
+        raw_client(plane.address) as client,
+    ):
+        await open_call(client).until_done()
+        plane.config["services"][0]["panic_threshold"] = 0.25
+        plane.apply()
+        await open_call(client).until_done()
+        assert retries(plane) == {"status": 1}
+        # Another rule has another one.
+        plane.config["services"][0].update(retried(budget={**budget, "floor": 2}))
+        plane.apply()
+        await open_call(client).until_done()
+        assert retries(plane) == {"status": 2}
+
+
 async def headers_then_status(stream: RawStream) -> None:
     """Case A: headers, and the status in trailers."""
     await stream.until(lambda: stream.ended, "the request's end")
