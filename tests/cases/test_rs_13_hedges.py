@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hyperframe.frame import SettingsFrame
 from tests.support.dataplane import DataPlaneHarness, data_plane
-from tests.support.raw_h2 import CANCEL, RawConnection, RawStream
+from tests.support.raw_h2 import CANCEL, Manners, RawConnection, RawStream
 from tests.support.raw_h2 import grpc_message as message
 from tests.support.raw_peers import (
     RESPONSE,
@@ -61,10 +62,15 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(service: Mapping[str, Any]) -> AsyncIterator[Pair]:
+async def pair(
+    service: Mapping[str, Any],
+    *,
+    settings: dict[int, int] | None = None,
+    manners: Manners | None = None,
+) -> AsyncIterator[Pair]:
     async with (
-        raw_server(never) as one,
-        raw_server(never) as other,
+        raw_server(never, settings=settings, manners=manners) as one,
+        raw_server(never, settings=settings, manners=manners) as other,
         data_plane([one.address, other.address], service=service) as plane,
         raw_client(plane.address) as client,
     ):
@@ -224,6 +230,32 @@ async def test_rs_13_an_upload_goes_on_to_the_winner() -> None:
         second.headers(trailers(OK), end_stream=True)
         assert (await call.until_done()).grpc_status == OK
         assert p.plane.metrics().value("attnroute_request_bytes_total") == 18
+
+
+async def test_rs_13_a_winner_that_lags_gets_the_rest() -> None:
+    """Its window held it back while the other one took everything."""
+    small = {SettingsFrame.INITIAL_WINDOW_SIZE: 10}
+    async with pair(hedged(), settings=small, manners=Manners(keep_windows_open=False)) as p:
+        call = p.client.open_stream()
+        call.headers(request_fields("/test.Raw/Call"))
+        parts = [message(f"part {number}".encode()) for number in range(4)]
+        for part in parts[:3]:
+            call.data_frame(part)
+        first, second = await p.streams()
+        first.open_window(1_000)
+        await first.until_bytes(33)
+        await second.until_bytes(10)
+        second.headers(RESPONSE)
+        await call.until_headers()
+        await cancelled(first)
+        call.data_frame(parts[3], end_stream=True)
+        second.open_window(1_000)
+        await second.until(lambda: second.ended, "the end of the request")
+        assert second.data == b"".join(parts)
+        second.headers(trailers(OK), end_stream=True)
+        assert (await call.until_done()).grpc_status == OK
+        # Counted once, however often it was sent.
+        assert p.plane.metrics().value("attnroute_request_bytes_total") == 44
 
 
 async def test_rs_13_more_than_the_buffer_holds_leaves_one_attempt() -> None:
