@@ -46,7 +46,7 @@ __all__ = [
     "window",
 ]
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 if _dataplane.ABI_VERSION != _ABI_VERSION:
     raise ImportError(
         f"the extension has boundary version {_dataplane.ABI_VERSION}, this package needs "
@@ -66,6 +66,7 @@ ENDPOINT_DTYPE: np.dtype[Any] = np.dtype(
         ("failing", "<u4"),  # 1: the last connect failed
         ("ejected", "<u4"),  # 1: outlier detection keeps calls from it
         ("unhealthy", "<u4"),  # 1: health checks keep calls from it
+        ("standby", "<u4"),  # 1: well, but another priority takes the calls
         ("static_weight", "<f4"),
         ("weight", "<f4"),  # probability the balancer gives it now; sums to 1 over usable ones
     ],

@@ -16,12 +16,14 @@ class EndpointSpec:
     static_weight: 0..1,000,000, relative to the other endpoints; 0 takes no new calls.
     zone: empty where unknown.
     labels: free words of the operator.
+    priority: calls go to the lowest number of which enough endpoints are well.
     """
 
     address: str
     static_weight: float = 1.0
     zone: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -400,6 +400,9 @@ pub struct EndpointConfig {
     /// Free labels of the operator.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// Calls go to the lowest number of which enough endpoints are well; the others stand by.
+    #[serde(default)]
+    pub priority: u32,
     /// What an operator decided about it, whatever discovery, health and balancer say.
     #[serde(default, rename = "override")]
     pub operator_override: Option<Override>,

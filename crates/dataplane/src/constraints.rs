@@ -6,6 +6,10 @@
 //! that look well would be overrun: then ejections and health checks are ignored until enough are
 //! well again. Endpoints that cannot be connected to stay out even then, since a call can do nothing
 //! with them, unless there is no other.
+//!
+//! Where endpoints have priorities, the threshold decides about each of them first: the lowest number
+//! of which enough endpoints are well takes all calls. Only if none has enough are all one set, and
+//! that set in a panic.
 
 mod rules;
 mod share;
@@ -24,6 +28,8 @@ use crate::endpoint::Member;
 pub(crate) struct Candidates {
     /// Indices that may take calls, ascending.
     pub(crate) usable: Box<[u32]>,
+    /// Indices that are well and get none, because another priority takes them, ascending.
+    pub(crate) standby: Box<[u32]>,
     /// Endpoints that are not well are among them, for lack of better ones.
     pub(crate) panic: bool,
     /// Connects to some of them work.
@@ -47,16 +53,51 @@ impl Candidates {
             return Self {
                 panic: !all.is_empty(),
                 usable: all,
+                standby: Box::default(),
                 reachable: false,
             };
         }
         let well = select(&|member| works(member) && member.is_well());
+        if let Some(of_one) = by_priority(members, &all, &well, panic_threshold) {
+            return of_one;
+        }
         let enough = well.len() as f64 >= panic_threshold * all.len() as f64;
         let panic = !enough && well.len() < reachable.len();
         Self {
             usable: if panic { reachable } else { well },
+            standby: Box::default(),
             panic,
             reachable: true,
         }
     }
+}
+
+/// Those of `well` that have the lowest priority of which enough are well, and the others of them.
+/// `None` where there is one priority only, or none has enough: then all are one set.
+fn by_priority(
+    members: &[Member],
+    all: &[u32],
+    well: &[u32],
+    panic_threshold: f64,
+) -> Option<Candidates> {
+    let priority = |index: &u32| members[*index as usize].priority;
+    let mut priorities: Vec<u32> = all.iter().map(priority).collect();
+    priorities.sort_unstable();
+    priorities.dedup();
+    if priorities.len() == 1 {
+        return None;
+    }
+    let chosen = priorities.into_iter().find(|level| {
+        let of_level =
+            |indices: &[u32]| indices.iter().filter(|one| priority(one) == *level).count();
+        let well = of_level(well);
+        well > 0 && well as f64 >= panic_threshold * of_level(all) as f64
+    })?;
+    let (usable, standby): (Vec<_>, Vec<_>) = well.iter().partition(|one| priority(one) == chosen);
+    Some(Candidates {
+        usable: usable.into(),
+        standby: standby.into(),
+        panic: false,
+        reachable: true,
+    })
 }

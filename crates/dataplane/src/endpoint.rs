@@ -118,6 +118,8 @@ pub struct Member {
     pub zone: String,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
+    /// Calls go to the lowest number of which enough endpoints are well; the others stand by.
+    pub priority: u32,
     /// What an operator decided about it.
     pub operator_override: Option<Override>,
 }

@@ -488,6 +488,16 @@ fn ejections(page: &mut Page, services: &[NamedService]) {
 }
 
 fn health_checks(page: &mut Page, services: &[NamedService]) {
+    let family = "attnroute_endpoints_standby";
+    page.family(
+        family,
+        "gauge",
+        "Endpoints that are well and get no calls, because another priority takes them",
+    );
+    for (name, service) in services {
+        let count = service.snapshot().standby.len();
+        page.sample(family, &[("service", name)], count);
+    }
     let family = "attnroute_endpoints_unhealthy";
     page.family(
         family,

@@ -56,6 +56,8 @@ pub struct Snapshot {
     pub members: Arc<[Member]>,
     /// Indices of members that may take calls, ascending.
     pub usable: Box<[u32]>,
+    /// Indices that are well and get no calls, because another priority takes them, ascending.
+    pub standby: Box<[u32]>,
     /// Endpoints that are not well are in `usable` all the same, because too few are.
     pub panic: bool,
     /// An operator's pins say whom `usable` holds.
@@ -213,6 +215,7 @@ impl Service {
             balancer: Balancer::new(&config.balancer, View::new(&[], &[]), None, &mut rng),
             members: Arc::new([]),
             usable: Box::new([]),
+            standby: Box::new([]),
             rules: Box::new([]),
             panic: false,
             pinned: false,
@@ -340,6 +343,7 @@ impl Service {
                     static_weight: config.static_weight,
                     zone: config.zone,
                     labels: config.labels,
+                    priority: config.priority,
                     operator_override: config.operator_override,
                 }
             })
@@ -405,10 +409,11 @@ impl Service {
         self.hold_to_limit(&members, settings.outlier.as_ref());
         let Candidates {
             usable,
+            standby,
             panic,
             reachable,
         } = Candidates::of(&members, settings.panic_threshold);
-        let (usable, pinned) = restrict_to_pinned(&members, usable);
+        let (usable, pinned) = restrict_to_pinned(&members, usable, &standby);
         let classes = self.next_classes(writer, settings.tracking.as_ref(), &members);
         let previous = self.snapshot.load();
         let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
@@ -425,6 +430,7 @@ impl Service {
             epoch,
             members,
             usable,
+            standby,
             panic,
             pinned,
             reachable,
@@ -949,13 +955,19 @@ impl Settings {
     }
 }
 
-/// The pinned ones of `usable`, if there are any, and whether there are.
-fn restrict_to_pinned(members: &[Member], usable: Box<[u32]>) -> (Box<[u32]>, bool) {
+/// The pinned ones of `usable` and of those that stand by, if there are any, and whether there are.
+fn restrict_to_pinned(
+    members: &[Member],
+    usable: Box<[u32]>,
+    standby: &[u32],
+) -> (Box<[u32]>, bool) {
     let is_pinned = |index: &&u32| members[**index as usize].is_pinned();
-    let pinned: Box<[u32]> = usable.iter().filter(is_pinned).copied().collect();
+    let both = usable.iter().chain(standby);
+    let mut pinned: Box<[u32]> = both.filter(is_pinned).copied().collect();
     if pinned.is_empty() {
         (usable, false)
     } else {
+        pinned.sort_unstable();
         (pinned, true)
     }
 }
@@ -972,6 +984,7 @@ fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {
                 && member.static_weight == config.static_weight
                 && member.zone == config.zone
                 && member.labels == config.labels
+                && member.priority == config.priority
                 && member.operator_override == config.operator_override
         })
 }

@@ -67,6 +67,7 @@ fn members(static_weight: impl Fn(u16) -> f32) -> Vec<Member> {
         static_weight: static_weight(index),
         zone: String::new(),
         labels: BTreeMap::new(),
+        priority: 0,
         operator_override: None,
     };
     (1..=200).map(member).collect()

@@ -323,5 +323,5 @@ mod _dataplane {
     use super::sim::{check_balancer, check_scenario, simulate};
 
     #[pymodule_export]
-    const ABI_VERSION: u32 = 4;
+    const ABI_VERSION: u32 = 5;
 }

@@ -27,8 +27,8 @@ pub(crate) fn classes<'py>(py: Python<'py>, service: &Service) -> (u64, Bound<'p
     (classes.epoch(), PyBytes::new(py, &classes.to_json()))
 }
 
-/// Bytes of a row: 5 x u64, 6 x u32, 2 x f32.
-const ROW_BYTES: usize = 72;
+/// Bytes of a row: 5 x u64, 7 x u32, 2 x f32.
+const ROW_BYTES: usize = 76;
 
 /// One little-endian row per endpoint, in index order. `now_ns` is on the clock of the picks.
 pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
@@ -37,8 +37,13 @@ pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
     for index in &snapshot.usable {
         usable[*index as usize] = 1;
     }
+    let mut standby = vec![0_u32; snapshot.members.len()];
+    for index in &snapshot.standby {
+        standby[*index as usize] = 1;
+    }
     let mut rows = Vec::with_capacity(snapshot.members.len() * ROW_BYTES);
-    for ((member, weight), usable) in snapshot.members.iter().zip(weights).zip(usable) {
+    let states = usable.into_iter().zip(standby);
+    for ((member, weight), (usable, standby)) in snapshot.members.iter().zip(weights).zip(states) {
         let live = &member.endpoint.live;
         let failing = live.failing.load(Relaxed);
         let longs = [
@@ -55,6 +60,7 @@ pub(crate) fn encode(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
             u32::from(failing),
             u32::from(member.endpoint.outlier.is_ejected()),
             u32::from(member.endpoint.health.is_unhealthy()),
+            standby,
         ];
         rows.extend(longs.iter().flat_map(|value| value.to_le_bytes()));
         rows.extend(ints.iter().flat_map(|value| value.to_le_bytes()));
@@ -77,6 +83,7 @@ pub(crate) fn describe(members: &[Member]) -> Vec<u8> {
                 "static_weight": member.static_weight,
                 "zone": member.zone,
                 "labels": member.labels,
+                "priority": member.priority,
                 "override": member.operator_override.map(Override::name),
             })
         })

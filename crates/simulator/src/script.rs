@@ -171,6 +171,7 @@ impl World {
                     static_weight: group.static_weight as f32,
                     zone: self.zones[endpoint.zone].clone(),
                     labels: group.labels.clone(),
+                    priority: 0,
                     operator_override: None,
                 }
             })

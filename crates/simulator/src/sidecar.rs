@@ -180,6 +180,7 @@ impl Sidecar {
                 static_weight: member.static_weight,
                 zone: member.zone.clone(),
                 labels: member.labels.clone(),
+                priority: member.priority,
                 operator_override: member.operator_override,
             })
             .collect();

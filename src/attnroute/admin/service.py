@@ -165,6 +165,7 @@ class AdminService:
                     address=endpoint.address,
                     state=_state(endpoint, row),
                     zone=endpoint.zone,
+                    priority=endpoint.priority,
                     labels=endpoint.labels,
                     static_weight=endpoint.static_weight,
                     in_flight=int(row["in_flight"]),
@@ -395,12 +396,23 @@ def _state(endpoint: EndpointInfo, row: np.void) -> pb.EndpointState:
         return pb.ENDPOINT_STATE_UNHEALTHY
     if row["ejected"]:
         return pb.ENDPOINT_STATE_EJECTED
+    if row["standby"]:
+        return pb.ENDPOINT_STATE_STANDBY
     return pb.ENDPOINT_STATE_USABLE
 
 
 def _comparable(info: ServiceInfo, snapshot: ServiceSnapshot) -> tuple[object, ...]:
     """What a change of is worth a message: weights, set, state; not counters or shares."""
-    columns = ("id", "weight", "usable", "failing", "ejected", "unhealthy", "static_weight")
+    columns = (
+        "id",
+        "weight",
+        "usable",
+        "failing",
+        "ejected",
+        "unhealthy",
+        "standby",
+        "static_weight",
+    )
     values = (snapshot.rows[column].tobytes() for column in columns)
     return (info.balancer, snapshot.endpoint_epoch, *values)
 

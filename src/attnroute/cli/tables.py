@@ -21,6 +21,7 @@ _STATES: dict[int, tuple[str, str]] = {
     pb.ENDPOINT_STATE_DRAINED: ("drained", "yellow"),
     pb.ENDPOINT_STATE_EJECTED: ("ejected", "red"),
     pb.ENDPOINT_STATE_UNHEALTHY: ("unhealthy", "red"),
+    pb.ENDPOINT_STATE_STANDBY: ("standby", "cyan"),
 }
 
 
@@ -118,6 +119,7 @@ def endpoints_document(answer: pb.ListEndpointsResponse) -> dict[str, Any]:
                 "address": row.address,
                 "state": state_name(row.state).replace(" ", "_"),
                 "zone": row.zone,
+                "priority": row.priority,
                 "labels": dict(row.labels),
                 "static_weight": row.static_weight,
                 "in_flight": row.in_flight,

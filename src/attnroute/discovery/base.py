@@ -74,6 +74,7 @@ def encode_endpoints(endpoints: EndpointSet) -> bytes:
             "address": endpoint.address,
             "static_weight": endpoint.static_weight,
             "zone": endpoint.zone,
+            "priority": endpoint.priority,
             "labels": dict(endpoint.labels),
         }
         for endpoint in endpoints.endpoints

@@ -91,6 +91,7 @@ class _Target:
     host: str
     port: int
     weight: float
+    priority: int = 0
 
 
 _Item = TypeVar("_Item", _IpAddress, _Target)
@@ -177,13 +178,14 @@ class DnsResolver:
         options = self._options
         if options.port is not None:
             records = await self._addresses(resolver, options.host)
-            return self._specs((ip, options.port, 1.0) for ip in records.items), records.ttl_s
+            target = _Target(options.host, options.port, 1.0)
+            return self._specs((ip, target) for ip in records.items), records.ttl_s
         targets = await self._targets(resolver, options.host)
         answers = await asyncio.gather(
             *(self._addresses(resolver, target.host) for target in targets.items),
             return_exceptions=True,
         )
-        found: list[tuple[_IpAddress, int, float]] = []
+        found: list[tuple[_IpAddress, _Target]] = []
         ttl_s = targets.ttl_s
         failure: _FailedError | None = None
         for target, answer in zip(targets.items, answers, strict=True):
@@ -194,24 +196,26 @@ class DnsResolver:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                found.extend((ip, target.port, target.weight) for ip in answer.items)
+                found.extend((ip, target) for ip in answer.items)
                 ttl_s = min(ttl_s, answer.ttl_s)
         if not found and failure is not None:
             raise failure
         return self._specs(found), ttl_s
 
-    def _specs(self, found: Iterable[tuple[_IpAddress, int, float]]) -> list[EndpointSpec]:
-        """Endpoints in the order of their addresses, whatever order the server turns them in."""
-        weights: dict[tuple[int, int, int], float] = {}
-        for ip, port, weight in found:
-            key = (ip.version, int(ip), port)
-            weights[key] = max(weight, weights.get(key, 0.0))
+    def _specs(self, found: Iterable[tuple[_IpAddress, _Target]]) -> list[EndpointSpec]:
+        """Endpoints in the order of their addresses, whatever order the server turns them in. One
+        that several targets name has the best priority, and the largest weight there."""
+        best: dict[tuple[int, int, int], tuple[int, float]] = {}
+        for ip, target in found:
+            key = (ip.version, int(ip), target.port)
+            rank = (target.priority, -target.weight)
+            best[key] = min(rank, best.get(key, rank))
         specs = []
-        for (version, number, port), weight in sorted(weights.items()):
+        for (version, number, port), (priority, negative_weight) in sorted(best.items()):
             ip = ipaddress.IPv4Address(number) if version == 4 else ipaddress.IPv6Address(number)
             address = f"{ip}:{port}" if version == 4 else f"[{ip}]:{port}"
             self._check(ip, address)
-            specs.append(EndpointSpec(address, weight))
+            specs.append(EndpointSpec(address, -negative_weight, priority=priority))
         return specs
 
     def _check(self, ip: _IpAddress, address: str) -> None:
@@ -258,21 +262,22 @@ class DnsResolver:
         raise failure
 
     async def _targets(self, resolver: dns.asyncresolver.Resolver, name: str) -> _Records[_Target]:
-        """The targets of the best priority; the others stand by until an answer lacks these."""
         answer = await self._query(resolver, name, dns.rdatatype.SRV)
-        best = min(record.priority for record in answer)
-        records = [record for record in answer if record.priority == best]
+        records = list(answer)
         if len(records) > SRV_TARGETS_MAX:
             raise _FailedError(
                 "refused", f"{len(records)} SRV targets, the limit is {SRV_TARGETS_MAX}"
             )
-        weighted = any(record.weight for record in records)
+        # Priorities mean something within one set of records only: the best is 0, as elsewhere.
+        best = min(record.priority for record in records)
+        weighted = {record.priority for record in records if record.weight}
         targets = tuple(
             # RFC 2782: beside weights a weight of 0 means a very small share, not none.
             _Target(
                 record.target.to_text(omit_final_dot=False),
                 record.port,
-                max(float(record.weight), 0.01) if weighted else 1.0,
+                max(float(record.weight), 0.01) if record.priority in weighted else 1.0,
+                record.priority - best,
             )
             for record in records
             if record.target.to_text() != "." and record.port

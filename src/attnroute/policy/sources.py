@@ -76,6 +76,13 @@ class StaticEndpoint(Strict):
     )
     zone: Text = Field(default="", description="Zone, empty where unknown.")
     labels: dict[Text, Text] = Field(default_factory=dict, description="Free labels.")
+    priority: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="Calls go to the lowest number of which at least `panic_threshold` of the "
+        "endpoints are well; the others stand by.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -84,7 +91,7 @@ class StaticEndpoint(Strict):
 
     def spec(self) -> EndpointSpec:
         """As discovery hands it on."""
-        return EndpointSpec(self.address, self.weight, self.zone, self.labels)
+        return EndpointSpec(self.address, self.weight, self.zone, self.labels, self.priority)
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -98,7 +105,7 @@ class DnsSource(Strict):
 
     name: DnsName = Field(
         description="`host:port` for the addresses of a name (A and AAAA records), or an SRV name "
-        "that begins with `_`: its targets of the best priority, with their ports and weights."
+        "that begins with `_`: its targets, with their ports, weights and priorities."
     )
     server: ServerAddress | None = Field(
         default=None,

@@ -48,6 +48,7 @@ class EndpointInfo:
     static_weight: float
     zone: str
     labels: Mapping[str, str]
+    priority: int = 0
     override: str = ""
     """What an operator decided about it: `drain`, `pin` or nothing."""
 
@@ -106,6 +107,7 @@ def _parse(listed: bytes) -> tuple[EndpointInfo, ...]:
             static_weight=entry["static_weight"],
             zone=entry["zone"],
             labels=entry["labels"],
+            priority=entry.get("priority", 0),
             override=entry.get("override") or "",
         )
         for entry in entries

@@ -16,7 +16,7 @@ def test_order_and_every_field_survive() -> None:
     encoded = encode_endpoints(
         EndpointSet(
             (
-                EndpointSpec("10.0.0.2:1", 0.0, "eu", {"b": "2", "a": "ü"}),
+                EndpointSpec("10.0.0.2:1", 0.0, "eu", {"b": "2", "a": "ü"}, 7),
                 EndpointSpec("unix:/run/a.sock"),
             )
         )
@@ -28,8 +28,15 @@ def test_order_and_every_field_survive() -> None:
                 "static_weight": 0.0,
                 "zone": "eu",
                 "labels": {"b": "2", "a": "ü"},
+                "priority": 7,
             },
-            {"address": "unix:/run/a.sock", "static_weight": 1.0, "zone": "", "labels": {}},
+            {
+                "address": "unix:/run/a.sock",
+                "static_weight": 1.0,
+                "zone": "",
+                "labels": {},
+                "priority": 0,
+            },
         ]
     }
 

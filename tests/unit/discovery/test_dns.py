@@ -92,12 +92,13 @@ async def test_an_alias_is_followed(server: DnsServer) -> None:
         assert await addresses(answers) == ["10.0.0.4:50051"]
 
 
-async def test_srv_targets_of_the_best_priority_with_ports_and_weights(server: DnsServer) -> None:
+async def test_srv_targets_with_ports_weights_and_priorities(server: DnsServer) -> None:
     server.zone = {
         "_grpc._tcp.cart.test": [
             srv("one.test", 1001, priority=1, weight=3),
             srv("two.test", 1002, priority=1, weight=0),
-            srv("spare.test", 1003, priority=2, weight=9),
+            srv("spare.test", 1003, priority=2, weight=0),
+            srv("two.test", 1002, priority=3, weight=9),
         ],
         "one.test": [a("10.0.0.1")],
         "two.test": [a("10.0.0.2")],
@@ -105,7 +106,11 @@ async def test_srv_targets_of_the_best_priority_with_ports_and_weights(server: D
     }
     async with watching(server, host="_grpc._tcp.cart.test", port=None) as answers:
         assert await following(answers) == EndpointSet(
-            (EndpointSpec("10.0.0.1:1001", 3.0), EndpointSpec("10.0.0.2:1002", 0.01))
+            (
+                EndpointSpec("10.0.0.1:1001", 3.0),
+                EndpointSpec("10.0.0.2:1002", 0.01),
+                EndpointSpec("10.0.0.3:1003", 1.0, priority=1),
+            )
         )
         server.zone = {**server.zone, "_grpc._tcp.cart.test": [srv("two.test", 1002)]}
         assert await following(answers) == EndpointSet((EndpointSpec("10.0.0.2:1002", 1.0),))

@@ -46,6 +46,7 @@ impl Fleet {
                     static_weight: *static_weight,
                     zone: String::new(),
                     labels: BTreeMap::new(),
+                    priority: 0,
                     operator_override: None,
                 }
             })

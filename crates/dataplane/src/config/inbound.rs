@@ -76,6 +76,7 @@ impl InboundConfig {
                 static_weight: super::unit_weight(),
                 zone: String::new(),
                 labels: BTreeMap::new(),
+                priority: 0,
                 operator_override: None,
             }],
         }

@@ -117,7 +117,12 @@ impl Ruled {
                 .members
                 .iter()
                 .filter(|member| member.static_weight > 0.0);
-            let takers = takers.filter(|member| own(member)).count();
+            let priorities = view.usable.iter();
+            let priorities = priorities.map(|index| view.members[*index as usize].priority);
+            let (least, most) = (priorities.clone().min(), priorities.max());
+            let in_use = |priority| Some(priority) >= least && Some(priority) <= most;
+            let takers = takers.filter(|member| own(member) && in_use(member.priority));
+            let takers = takers.count();
             sets = vec![select(&own), select(&far)];
             first_share = match (&*sets[0], &*sets[1]) {
                 ([], _) => 0.0,

@@ -292,3 +292,75 @@ proptest! {
         }
     }
 }
+
+/// Endpoints of these priorities, and which of them cannot be connected to.
+fn usable_of(priorities: &[u32], failing: &[usize], rest: &str) -> (Vec<u32>, Vec<u32>, bool) {
+    let json = format!(r#"{{"name":"cart","authorities":[]{rest}}}"#);
+    let config = ServiceConfig::parse(json.as_bytes()).expect("a valid service");
+    let service = Service::new(config, 1);
+    let endpoint = |(index, priority): (usize, &u32)| {
+        format!(
+            r#"{{"address":"{}","priority":{priority}}}"#,
+            address(index)
+        )
+    };
+    let endpoints: Vec<_> = priorities.iter().enumerate().map(endpoint).collect();
+    let set = format!(r#"{{"endpoints":[{}]}}"#, endpoints.join(","));
+    let set = EndpointSetConfig::parse(set.as_bytes(), &ServiceLimits::default());
+    service.apply_endpoints(set.expect("a valid set"));
+    for index in failing {
+        let endpoint = service.snapshot().members[*index].endpoint.clone();
+        service.set_failing(&endpoint, true);
+    }
+    let snapshot = service.snapshot();
+    let (usable, standby) = (snapshot.usable.to_vec(), snapshot.standby.to_vec());
+    (usable, standby, snapshot.panic)
+}
+
+#[test]
+fn the_lowest_priority_with_enough_that_are_well_takes_the_calls() {
+    let priorities = [1, 0, 0, 0, 0, 7, 1];
+    let usable = |failing: &[usize]| usable_of(&priorities, failing, "");
+    assert_eq!(usable(&[]), (vec![1, 2, 3, 4], vec![0, 5, 6], false));
+    // Half of them are enough.
+    assert_eq!(usable(&[1, 2]), (vec![3, 4], vec![0, 5, 6], false));
+    assert_eq!(usable(&[1, 2, 3]), (vec![0, 6], vec![4, 5], false));
+    assert_eq!(usable(&[0, 1, 2, 3, 6]), (vec![5], vec![4], false));
+    // Nobody has enough: one set, and what can be connected to is used.
+    assert_eq!(usable(&[0, 1, 2, 3, 5, 6]), (vec![4], vec![], false));
+}
+
+#[test]
+fn without_a_panic_threshold_one_that_is_well_keeps_its_priority() {
+    let rest = r#","panic_threshold":0"#;
+    let (usable, standby, _) = usable_of(&[0, 0, 0, 1], &[0, 1], rest);
+    assert_eq!((usable, standby), (vec![2], vec![3]));
+    let (usable, standby, _) = usable_of(&[0, 0, 0, 1], &[0, 1, 2], rest);
+    assert_eq!((usable, standby), (vec![3], vec![]));
+}
+
+#[test]
+fn an_operator_may_pin_an_endpoint_that_stands_by() {
+    let config = ServiceConfig::parse(br#"{"name":"cart","authorities":[]}"#).expect("valid");
+    let service = Service::new(config, 1);
+    let set = br#"{"endpoints":[{"address":"10.0.0.1:1"},
+        {"address":"10.0.0.2:1","priority":1,"override":"pin"},
+        {"address":"10.0.0.3:1","priority":1}]}"#;
+    let set = EndpointSetConfig::parse(set, &ServiceLimits::default()).expect("a valid set");
+    service.apply_endpoints(set);
+    let snapshot = service.snapshot();
+    assert_eq!((&*snapshot.usable, snapshot.pinned), (&[1][..], true));
+}
+
+#[test]
+fn a_zone_is_judged_by_the_endpoints_of_the_priority_in_use() {
+    // All of the own zone's endpoints that are in use are usable, whatever stands by.
+    let json = br#"{"name":"cart","authorities":[],"locality":{"own_zone":"a","min_healthy":1}}"#;
+    let service = Service::new(ServiceConfig::parse(json).expect("valid"), 1);
+    let set = br#"{"endpoints":[{"address":"10.0.0.1:1","zone":"a"},
+        {"address":"10.0.0.2:1","zone":"b"},
+        {"address":"10.0.0.3:1","zone":"a","priority":1}]}"#;
+    let set = EndpointSetConfig::parse(set, &ServiceLimits::default()).expect("a valid set");
+    service.apply_endpoints(set);
+    assert_eq!(service.snapshot().weights(0), [1.0, 0.0, 0.0]);
+}

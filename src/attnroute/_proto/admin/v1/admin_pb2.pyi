@@ -19,6 +19,7 @@ class EndpointState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENDPOINT_STATE_WEIGHT_ZERO: _ClassVar[EndpointState]
     ENDPOINT_STATE_EJECTED: _ClassVar[EndpointState]
     ENDPOINT_STATE_UNHEALTHY: _ClassVar[EndpointState]
+    ENDPOINT_STATE_STANDBY: _ClassVar[EndpointState]
     ENDPOINT_STATE_DRAINED: _ClassVar[EndpointState]
 
 class Override(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -33,6 +34,7 @@ ENDPOINT_STATE_CONNECT_FAILING: EndpointState
 ENDPOINT_STATE_WEIGHT_ZERO: EndpointState
 ENDPOINT_STATE_EJECTED: EndpointState
 ENDPOINT_STATE_UNHEALTHY: EndpointState
+ENDPOINT_STATE_STANDBY: EndpointState
 ENDPOINT_STATE_DRAINED: EndpointState
 OVERRIDE_UNSPECIFIED: Override
 OVERRIDE_NONE: Override
@@ -88,7 +90,7 @@ class ListEndpointsResponse(_message.Message):
     def __init__(self, service: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
 
 class Endpoint(_message.Message):
-    __slots__ = ("address", "state", "zone", "labels", "static_weight", "in_flight", "connections", "picks_total", "successes_total", "failures_total", "mean_latency_s", "override")
+    __slots__ = ("address", "state", "zone", "labels", "static_weight", "in_flight", "connections", "picks_total", "successes_total", "failures_total", "mean_latency_s", "priority", "override")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class Endpoint(_message.Message):
     SUCCESSES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     FAILURES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     MEAN_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     address: str
     state: EndpointState
@@ -119,8 +122,9 @@ class Endpoint(_message.Message):
     successes_total: int
     failures_total: int
     mean_latency_s: float
+    priority: int
     override: EndpointOverride
-    def __init__(self, address: _Optional[str] = ..., state: _Optional[_Union[EndpointState, str]] = ..., zone: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., static_weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., connections: _Optional[int] = ..., picks_total: _Optional[int] = ..., successes_total: _Optional[int] = ..., failures_total: _Optional[int] = ..., mean_latency_s: _Optional[float] = ..., override: _Optional[_Union[EndpointOverride, _Mapping]] = ...) -> None: ...
+    def __init__(self, address: _Optional[str] = ..., state: _Optional[_Union[EndpointState, str]] = ..., zone: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., static_weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., connections: _Optional[int] = ..., picks_total: _Optional[int] = ..., successes_total: _Optional[int] = ..., failures_total: _Optional[int] = ..., mean_latency_s: _Optional[float] = ..., priority: _Optional[int] = ..., override: _Optional[_Union[EndpointOverride, _Mapping]] = ...) -> None: ...
 
 class EndpointOverride(_message.Message):
     __slots__ = ("kind", "expires_at")
