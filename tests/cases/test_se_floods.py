@@ -23,6 +23,7 @@ from tests.support.raw_h2 import (
     CANCEL,
     ENHANCE_YOUR_CALM,
     INTERNAL_ERROR,
+    Manners,
     RawConnection,
     RawStream,
 )
@@ -358,6 +359,40 @@ async def test_se_07_dust_reaches_the_endpoint_whole() -> None:
         assert stream.grpc_status == 0, stream.describe()
         assert endpoint.streams[0].data == message
         assert not client.goaways
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+async def test_se_07_answers_that_nobody_takes_end(taken: int) -> None:
+    """Windows that never open end their call, not the connection, and not quiet streams."""
+
+    async def script(stream: RawStream) -> None:
+        await stream.until(lambda: stream.ended, "the request")
+        if stream.value("x-do") == b"quiet":
+            stream.headers(RESPONSE)
+            await never(stream)
+        await answer()(stream)
+
+    closed = {SettingsFrame.INITIAL_WINDOW_SIZE: taken}
+    manners = Manners(keep_windows_open=False)
+    async with (
+        raw_server(script) as endpoint,
+        data_plane([endpoint.address], timeouts={"stalled_stream_ms": 100}) as plane,
+        raw_client(plane.address, settings=closed, manners=manners) as client,
+    ):
+        quiet = open_call(client, extra=[("x-do", "quiet")])
+        stream = open_call(client)
+        await stream.until(lambda: stream.done, "the end of the call")
+        if taken:  # a message that was cut short must not look complete
+            # The code that gRPC reads as RESOURCE_EXHAUSTED.
+            assert (stream.reset_code, stream.bytes_received) == (ENHANCE_YOUR_CALM, taken)
+        else:
+            assert stream.grpc_status == RESOURCE_EXHAUSTED, stream.describe()
+            assert "`timeouts.stalled_stream`" in stream.grpc_message
+        assert plane.limit_hits("stalled_stream") == 1
+        await plane.until_ended(1, grpc_status="RESOURCE_EXHAUSTED")
+        assert not client.goaways
+        assert not quiet.done
+        quiet.reset(CANCEL)
 
 
 async def test_se_01_resets_do_not_outlive_what_they_reset() -> None:

@@ -255,6 +255,9 @@ pub struct Timeouts {
     pub handshake_ms: u64,
     /// From the first byte of a header block to its last, in both directions; 0: no limit.
     pub header_block_ms: u64,
+    /// While a client takes nothing of an answer that waits for it; up to twice as long may pass.
+    /// 0: no limit.
+    pub stalled_stream_ms: u64,
 }
 
 impl Default for Timeouts {
@@ -262,6 +265,7 @@ impl Default for Timeouts {
         Self {
             handshake_ms: 10_000,
             header_block_ms: 10_000,
+            stalled_stream_ms: 300_000,
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::grpc::{self, Code};
 use crate::inbound::Place;
 use crate::orca::{Claims, LOAD_METRICS, PUSH_BACK};
 use crate::pool::Lease;
+use crate::reader::Reader;
 use crate::replay::{Again, Replay};
 use crate::runtime::Thread;
 use crate::server::Slot;
@@ -78,6 +79,8 @@ pub(crate) struct Exchange {
     attempt: Option<Attempt>,
     /// Taken from the trailers, read after they were passed on.
     claims: Option<Box<Claims>>,
+    /// Whether the client takes what there is of the answer.
+    reader: Reader,
     /// Why the answer breaks off, while what there is of it leaves.
     broken: Option<Box<Fault>>,
     /// What another try needs, as long as there can be one.
@@ -243,6 +246,7 @@ impl Exchange {
             timer: parts.timer,
             attempt: Some(parts.attempt),
             claims: None,
+            reader: Reader::default(),
             broken: None,
             replay: parts.replay,
             outgrew_replay: false,
@@ -427,13 +431,23 @@ impl Exchange {
         };
         let (bytes, framing) = (&self.guard.stats().response_bytes, &mut self.framing);
         let logged = self.guard.record.as_ref().map(|one| &one.response_bytes);
-        let moved = ready!(pump.poll(cx, |part| {
+        let reader = &mut self.reader;
+        let moved = pump.poll(cx, |part| {
             let admitted = framing.admit(part);
             if admitted {
                 count(bytes, logged, part);
+                reader.took();
             }
             admitted
-        }));
+        });
+        let Poll::Ready(moved) = moved else {
+            // What it waits for is either more of the answer, or the client.
+            if pump.chunk.is_empty() || !self.reader.is_stalled(cx, &self.guard.thread) {
+                return Poll::Pending;
+            }
+            self.guard.thread.shared.stats.hit(Limit::StalledStream);
+            return Poll::Ready(End::Failed(Fault::Stalled));
+        };
         Poll::Ready(match moved {
             Ok(Source::Ended) => End::Complete(self.code),
             Ok(Source::Trailers(mut trailers)) => {

@@ -70,6 +70,8 @@ pub(crate) enum Fault {
     Leaving { endpoint: String, cause: String },
     /// The answer ended without a status.
     Truncated { endpoint: String },
+    /// The client took nothing of the answer for too long.
+    Stalled,
     /// The drain limit is over.
     ShuttingDown,
 }
@@ -236,6 +238,10 @@ impl Fault {
                 Code::Internal,
                 format!("endpoint `{endpoint}` ended the answer without a status"),
             ),
+            Self::Stalled => (
+                Code::ResourceExhausted,
+                "the client took nothing of the answer for `timeouts.stalled_stream`".into(),
+            ),
             Self::ShuttingDown => (
                 Code::Unavailable,
                 "the sidecar is shutting down; `drain.limit` is over".into(),
@@ -288,6 +294,7 @@ impl Fault {
             | Self::Unsent { .. }
             | Self::Leaving { .. }
             | Self::Shed { .. }
+            | Self::Stalled
             | Self::ShuttingDown => false,
         }
     }

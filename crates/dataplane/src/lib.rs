@@ -59,6 +59,7 @@ pub mod picker;
 mod pool;
 pub mod probe;
 mod proxy;
+mod reader;
 pub mod reason;
 mod repeat;
 pub mod repetition;

@@ -23,6 +23,8 @@ pub enum Limit {
     SmallFrames,
     /// `timeouts.header_block` of a connection, either side's, which is then closed.
     HeaderBlock,
+    /// `timeouts.stalled_stream` of a call, which then ends.
+    StalledStream,
     /// `limits.max_header_list_bytes` of a request or of an answer.
     HeaderList,
     /// `limits.max_inflight` of a service.
@@ -55,7 +57,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -63,6 +65,7 @@ impl Limit {
         Self::ControlFrames,
         Self::SmallFrames,
         Self::HeaderBlock,
+        Self::StalledStream,
         Self::HeaderList,
         Self::MaxInflight,
         Self::ConnectionsPerEndpoint,
@@ -90,6 +93,7 @@ impl Limit {
             Self::ControlFrames => "control_frames",
             Self::SmallFrames => "small_frames",
             Self::HeaderBlock => "header_block",
+            Self::StalledStream => "stalled_stream",
             Self::HeaderList => "max_header_list_bytes",
             Self::MaxInflight => "max_inflight",
             Self::ConnectionsPerEndpoint => "max_connections_per_endpoint",

@@ -47,6 +47,7 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
         "timeouts": {
             "handshake_ms": _ms(policy.timeouts.handshake),
             "header_block_ms": _ms(policy.timeouts.header_block),
+            "stalled_stream_ms": _ms(policy.timeouts.stalled_stream),
         },
         "picks": {"sample": policy.picks.sample},
         "tracing": {"sample": 0.0 if policy.tracing is None else policy.tracing.sample},

@@ -200,6 +200,11 @@ class Timeouts(Strict):
         description="From the first byte of a header block to its last, of a client or of an "
         "endpoint; above, the connection is cut off. 0: no limit.",
     )
+    stalled_stream: Annotated[timedelta, duration(timedelta(0), 24 * _HOUR)] = Field(
+        default=timedelta(minutes=5),
+        description="A call whose client takes nothing of an answer that waits for it ends after "
+        "this time, or up to twice as much. 0: no limit.",
+    )
 
 
 class Drain(Strict):

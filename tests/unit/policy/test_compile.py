@@ -78,7 +78,7 @@ limits:
   stream_window_bytes: 1.5MiB
   resets: {share: 50%, burst: 7}
   control_frames: {per_second: 0}
-timeouts: {handshake: 3s, header_block: 0}
+timeouts: {handshake: 3s, header_block: 0, stalled_stream: 1m}
 """
     )
     assert (config["threads"], config["busy_poll_us"]) == (2, 50)
@@ -86,7 +86,11 @@ timeouts: {handshake: 3s, header_block: 0}
     assert config["limits"]["stream_window_bytes"] == 3 << 19
     assert config["limits"]["resets"] == {"share": 0.5, "per_second": 1_000, "burst": 7}
     assert config["limits"]["control_frames"] == {"per_second": 0, "burst": 10_000}
-    assert config["timeouts"] == {"handshake_ms": 3_000, "header_block_ms": 0}
+    assert config["timeouts"] == {
+        "handshake_ms": 3_000,
+        "header_block_ms": 0,
+        "stalled_stream_ms": 60_000,
+    }
     (service,) = config["services"]
     assert service["connection"] == {
         "connect_timeout_ms": 90_000,
