@@ -9,9 +9,11 @@ next window is only longer.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from attnroute.clock import Clock
@@ -61,8 +63,9 @@ class Learning:
         """The page for training; may be called from a worker thread."""
         return self._page.render()
 
-    async def configure(self, loaded: LoadedPolicy) -> None:
-        """Brings a policy into force; what stays keeps what it has learned."""
+    async def configure(self, loaded: LoadedPolicy, page: str) -> None:
+        """Brings a policy into force; what stays keeps what it has learned. page: the bound
+        address of the HTTP pages."""
         policy = loaded.policy
         learned = {
             name: service
@@ -91,7 +94,12 @@ class Learning:
         if policy.fleet.trainer is not None:
             if self._fleet is None:
                 self._fleet = FleetClient(
-                    policy.fleet.trainer, self._identity, self._clock, self._events
+                    policy.fleet.trainer,
+                    replace(
+                        self._identity, metrics_port=_reachable_port(page, policy.fleet.trainer)
+                    ),
+                    self._clock,
+                    self._events,
                 )
             self._fleet.replace(self._loop.tables(), zones)
 
@@ -114,3 +122,20 @@ class Learning:
     def _announce(self, service: str) -> None:
         if self._fleet is not None:
             self._fleet.announce(service)
+
+
+def _reachable_port(page: str, trainer: str) -> int:
+    """The port of the HTTP pages if the trainer can reach them: it is on this machine, or they are
+    not on loopback. 0 if not."""
+    host, _, port = page.rpartition(":")
+    if page.startswith("unix:"):
+        return 0
+    near = trainer.startswith("unix:") or _is_loopback(trainer.rpartition(":")[0])
+    return int(port) if near or not _is_loopback(host) else 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -49,6 +49,7 @@ from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
 from attnroute.process import StopSignals, announce_ports, keep_running
 from attnroute.resolvers import Resolvers
+from attnroute.scoring.windows import WindowSource
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
@@ -89,7 +90,7 @@ class Options:
     log_format: str = "json"
 
 
-class Plane(Protocol):
+class Plane(WindowSource, Protocol):
     """What the sidecar uses of the data plane (attnroute._dataplane.DataPlane)."""
 
     def start(self) -> dict[str, str]: ...
@@ -98,8 +99,6 @@ class Plane(Protocol):
     def apply_endpoints(self, service: str, endpoints: bytes) -> int: ...
     def endpoints(self, service: str) -> tuple[int, bytes]: ...
     def snapshot(self, service: str) -> tuple[int, bytes]: ...
-    def classes(self, service: str) -> tuple[int, bytes]: ...
-    def take_window(self, service: str) -> tuple[int, int, int, bytes, bytes]: ...
     def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
     def take_spans(self, max_rows: int) -> bytes: ...
@@ -286,7 +285,7 @@ class Sidecar:
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
-        await self._learning.configure(self._loaded)
+        await self._learning.configure(self._loaded, self._admin_bound["http"] or "")
         tasks = (self._become_ready, self._tick, self._reload_when_wanted)
         works = (*tasks, self._traces.run, self._learning.run)
         for work in works:
@@ -421,7 +420,7 @@ class Sidecar:
         self._traces.use(exporter)
         self._picks.configure(loaded.policy.picks.keep, loaded.policy.services)
         self._sources.replace(self._resolvers.plans(loaded))
-        await self._learning.configure(loaded)
+        await self._learning.configure(loaded, self._admin_bound["http"] or "")
 
     async def _exporter_of(self, loaded: LoadedPolicy) -> Exporter | None:
         """What spans go to by a policy. Raises StartError if that cannot be."""

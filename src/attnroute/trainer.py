@@ -13,7 +13,7 @@ import os
 import signal
 import ssl
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from attnroute.clock import Clock, SystemClock
 from attnroute.errors import AttnrouteError, InvalidFileError, StartError
 from attnroute.fleet.server import FleetLimits, FleetServer
 from attnroute.logs import fields
-from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, Scrape, load_trainer
+from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, load_trainer
 from attnroute.process import StopSignals, announce_ports, keep_running
 from attnroute.telemetry.fetch import Credentials, Fetcher, FetchLimits, TlsFiles
 from attnroute.telemetry.increases import IncreaseBook, Increases, LabelRules, Page
@@ -117,7 +117,7 @@ class Trainer:
             events=self._metrics,
         )
         self._http = HttpServer(make_app(self, __version__, process="trainer"))
-        self._source, self._interval_s = _source(loaded, clock)
+        self._source, self._interval_s = _source(loaded, clock, self._fleet.pages)
         self._book = IncreaseBook()
         self._dropped: Counter[str] = Counter()
         self._failing: set[str] = set()
@@ -125,8 +125,7 @@ class Trainer:
         self.kept: deque[Increases] = deque(maxlen=loaded.file.keep)
         """The last intervals, oldest first."""
         self._tasks: list[asyncio.Task[None]] = []
-        if self._source is not None:
-            self._metrics.watch_staleness(self._stale)
+        self._metrics.watch_staleness(self._stale)
 
     def readiness(self) -> Readiness:
         """attnroute.admin.http.HttpView."""
@@ -152,8 +151,7 @@ class Trainer:
         }
         await self._fleet.start()
         await self._http.start()
-        if self._source is not None:
-            self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
+        self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
         self._ready = True
         if self._ports_file is not None:
             await announce_ports(self._ports_file, bound)
@@ -161,11 +159,14 @@ class Trainer:
 
     async def look(self) -> Increases:
         """Looks at the source once; what went up since the last look is also kept."""
-        assert self._source is not None, "there is a source"
         pages, failures = await self._source.pages()
         now_s = self._clock.now_s()
         self._book.take(pages, now_s)
         increases = self._book.gather()
+        if not pages and not failures:
+            # Nobody to look at: there is nothing to miss either.
+            self._good_s = now_s
+            return increases
         result = "failed" if not increases.pages else "partial" if failures else "good"
         self._metrics.source_looked(self._source.name, result, failures)
         if set(failures) != self._failing:
@@ -195,8 +196,7 @@ class Trainer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop()
         await self._http.stop()
-        if self._source is not None:
-            await self._source.close()
+        await self._source.close()
 
     def _stale(self) -> bool:
         return self._clock.now_s() - self._good_s > STALE_INTERVALS * self._interval_s
@@ -209,22 +209,23 @@ class Trainer:
             await asyncio.sleep(max(0.0, next_s - self._clock.now_s()))
 
 
-def _source(loaded: LoadedTrainer, clock: Clock) -> tuple[PageSource | None, float]:
-    """The source that the file names, and its interval."""
+def _source(
+    loaded: LoadedTrainer, clock: Clock, pages: Callable[[], Sequence[str]]
+) -> tuple[PageSource, float]:
+    """The source that the file names, and its interval. pages: of the sidecars that take part."""
     source = loaded.file.source
-    if source is None:
-        return None, 0.0
-    if source.scrape is not None:
-        return _direct(source.scrape, clock), source.scrape.interval.total_seconds()
-    assert source.prometheus is not None, "a source has one key"
-    server = source.prometheus
-    return _prometheus(server, loaded, clock), server.interval.total_seconds()
-
-
-def _direct(scrape: Scrape, clock: Clock) -> DirectSource:
+    if source.prometheus is not None:
+        server = source.prometheus
+        return _prometheus(server, loaded, clock), server.interval.total_seconds()
+    scrape = source.scrape
+    assert scrape is not None, "a source has one key"
     # A page that fails is due again in a moment anyway.
     limits = FetchLimits(scrape.timeout.total_seconds(), scrape.max_page_bytes, retries=0)
-    return DirectSource(scrape.sidecars, Fetcher(limits), clock.now_s)
+    addresses = (lambda: scrape.sidecars) if scrape.sidecars else pages
+    return (
+        DirectSource(addresses, Fetcher(limits), clock.now_s),
+        scrape.interval.total_seconds(),
+    )
 
 
 def _prometheus(server: PrometheusServer, loaded: LoadedTrainer, clock: Clock) -> PrometheusSource:

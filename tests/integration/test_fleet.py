@@ -24,7 +24,7 @@ from attnroute.errors import StartError
 from attnroute.features.view import SharedTable
 from attnroute.fleet.client import FleetClient, Identity, Pauses
 from attnroute.fleet.messages import METHOD, PROTOCOL, read_update
-from attnroute.fleet.server import FleetLimits, FleetServer
+from attnroute.fleet.server import FleetLimits, FleetServer, page_address
 
 A = "10.0.0.1:1"
 GET, PUT = "/cart/Get;bytes=..1024", "/cart/Put;bytes=unknown"
@@ -484,3 +484,37 @@ def test_sums_that_cannot_be_true_are_no_sums() -> None:
     assert [str(value) for value in state.rtt_s] == ["nan", "nan", "0.1"]
     assert [str(value) for value in state.concurrency] == ["nan"] * 3
     assert state.cell_calls.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("peer", "port", "expected"),
+    [
+        ("ipv4:10.0.0.1:555", 15011, "10.0.0.1:15011"),
+        ("ipv6:%5B2001:db8::1%5D:555", 15011, "[2001:db8::1]:15011"),
+        ("unix:/run/t", 15011, "127.0.0.1:15011"),
+        ("unix:", 15011, "127.0.0.1:15011"),
+        ("ipv4:10.0.0.1:555", 0, ""),
+        ("ipv4:10.0.0.1:555", 70_000, ""),
+        ("vsock:1:2", 15011, ""),
+    ],
+)
+def test_a_page_is_where_the_stream_comes_from(peer: str, port: int, expected: str) -> None:
+    assert page_address(peer, port) == expected
+
+
+async def test_pages_are_those_of_open_streams(tmp_path: Path) -> None:
+    async with (
+        trainer(f"unix:{tmp_path}/t") as (server, address, _events),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        calls = [stream(channel) for _ in range(3)]
+        for call, port, service in zip(calls, (7, 7, 0), ("cart", "shop", "cart"), strict=True):
+            await call.write(hello(metrics_port=port, service=service))
+            await patiently(call.read(), "an update")
+        assert server.pages() == ("127.0.0.1:7",)
+        calls[0].cancel()
+        await until(lambda: server._streams == 2, "the end of a stream")
+        assert server.pages() == ("127.0.0.1:7",)
+        calls[1].cancel()
+        await until(lambda: server.pages() == (), "the end of another")
+        calls[2].cancel()

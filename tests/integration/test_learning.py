@@ -49,6 +49,11 @@ def counted(*sidecars: Sidecar) -> bool:
     )
 
 
+def scraped(trainer: str, sidecars: int) -> bool:
+    page = http_get(trainer, "/metrics").body.decode()
+    return f"attnroute_trainer_source_sidecars {sidecars}.0" in page
+
+
 def test_calls_stand_on_the_page_for_training(tmp_path: Path) -> None:
     with sync_peer() as peer, Sidecar(tmp_path, policy(peer.address)) as sidecar:
         call(sidecar)
@@ -78,6 +83,7 @@ def test_sidecars_learn_from_each_other_and_outlive_their_trainer(tmp_path: Path
     # A socket of the test's own can be bound again, which a port that others may take cannot.
     trainer = f"unix:{tmp_path}/t"
     served = MINIMAL.replace("127.0.0.1:0", trainer, 1)
+    served += "source: {scrape: {interval: 200ms, timeout: 4s}}\n"
     with (
         sync_peer() as peer,
         Sidecar(one_place, policy(peer.address, trainer)) as one,
@@ -88,6 +94,8 @@ def test_sidecars_learn_from_each_other_and_outlive_their_trainer(tmp_path: Path
                 one.until(partial(counted, one, two), "both sidecars")
                 page = http_get(ports["http"], "/metrics").body.decode()
                 assert 'attnroute_trainer_fleet_sidecars{service="cart"}' in page
+                # It finds the sidecars' pages by itself.
+                one.until(partial(scraped, ports["http"], 2), "scrapes")
             one.until(lambda: one.metric("attnroute_fleet_connected") == 0, "its loss")
             call(one, 1)
         assert one.metric("attnroute_window_failures_total") == 0

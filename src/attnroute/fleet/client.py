@@ -62,10 +62,12 @@ class FleetClientEvents(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this sidecar is. sidecar_id: 16 random bytes of the process."""
+    """Who this sidecar is. sidecar_id: 16 random bytes of the process; metrics_port: of its page
+    for training, 0 where the trainer cannot reach it."""
 
     sidecar_id: bytes
     version: str
+    metrics_port: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,7 @@ class FleetClient:
             zone=zone,
             service=service,
             version=self._identity.version,
+            metrics_port=self._identity.metrics_port,
         )
         yield fleet_pb2.SidecarMessage(hello=hello)
         # The first update tells which windows the trainer has.

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -31,7 +33,7 @@ from attnroute.fleet.messages import (
 )
 from attnroute.logs import fields
 
-__all__ = ["FleetEvents", "FleetLimits", "FleetServer"]
+__all__ = ["FleetEvents", "FleetLimits", "FleetServer", "page_address"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,20 @@ class FleetEvents(Protocol):
     def fleet_gone(self, service: str) -> None: ...
 
 
+def page_address(peer: str, port: int) -> str:
+    """Where a sidecar's page is: at the address that its stream comes from, whatever else it says,
+    so that nobody can make the trainer call others. Empty if it cannot be told.
+
+    peer: as gRPC writes it, `ipv4:10.0.0.1:5`, `ipv6:%5B::1%5D:5` or `unix:...`.
+    """
+    if not 0 < port < 65_536:
+        return ""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind == "unix":
+        return f"127.0.0.1:{port}"
+    return f"{rest.rpartition(':')[0]}:{port}" if kind in ("ipv4", "ipv6") else ""
+
+
 class FleetServer:
     """Made and used on one event loop. trainer: 16 random bytes of this process. tick_s: length of
     a window."""
@@ -87,6 +103,8 @@ class FleetServer:
         self._tables: dict[str, FleetTable] = {}
         self._counted: dict[str, tuple[int, int, int]] = {}
         self._streams = 0
+        self._pages: Counter[str] = Counter()
+        """Addresses of sidecars' pages for training, and how many streams name each."""
         self._ticked = asyncio.Condition()
         self._tick = 0
         self._closing = False
@@ -135,6 +153,10 @@ class FleetServer:
         async with self._ticked:
             self._ticked.notify_all()
         await self._server.stop(0.5)
+
+    def pages(self) -> tuple[str, ...]:
+        """`host:port` of the pages for training of the sidecars that take part now."""
+        return tuple(sorted(self._pages))
 
     def table(self, service: str) -> FleetTable | None:
         """The table of a service that some sidecar has called."""
@@ -189,6 +211,9 @@ class FleetServer:
         hello = await self._hello(context)
         subscriber = Subscriber(hello.sidecar_id, hello.zone)
         self._streams += 1
+        page = page_address(context.peer(), hello.metrics_port)
+        if page:
+            self._pages[page] += 1
         reader = asyncio.create_task(self._read(hello.service, subscriber, context))
         try:
             seen = self._tick
@@ -203,6 +228,9 @@ class FleetServer:
                     return
         finally:
             self._streams -= 1
+            if page:
+                self._pages[page] -= 1
+                self._pages += Counter()  # drops what is at 0
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 

@@ -104,7 +104,10 @@ class Scrape(Strict):
     """The trainer scrapes the sidecars itself."""
 
     sidecars: tuple[Host, ...] = Field(
-        min_length=1, max_length=10_000, description="`admin.http` of each, `host:port`."
+        default=(),
+        max_length=10_000,
+        description="`admin.http` of each, `host:port`; default those that take part in the "
+        "exchange and whose page can be reached from here.",
     )
     interval: Interval = Field(default=5 * _S, description="How often.")
     timeout: Interval = Field(default=4 * _S, description="For each page, to its last byte.")
@@ -176,8 +179,8 @@ class TrainerFile(Strict):
     http: Address = Field(
         default="127.0.0.1:15021", description="Address of `/metrics`, `/healthz` and `/readyz`."
     )
-    source: Source | None = Field(
-        default=None, description="What is trained on; without it only windows are exchanged."
+    source: Source = Field(
+        default=Source(scrape=Scrape()), description="Where the data to train on comes from."
     )
     keep: int = Field(
         default=60, ge=2, le=10_000, description="Intervals of training data that are kept."

@@ -21,14 +21,17 @@ ACCEPT = "text/plain;version=0.0.4"
 
 
 class DirectSource:
-    """Scrapes every sidecar. addresses: `host:port` of their HTTP pages."""
+    """Scrapes every sidecar. addresses: asked each time for `host:port` of their HTTP pages."""
 
     name = "scrape"
 
     def __init__(
-        self, addresses: Sequence[str], fetcher: Fetcher, now_s: Callable[[], float]
+        self,
+        addresses: Callable[[], Sequence[str]],
+        fetcher: Fetcher,
+        now_s: Callable[[], float],
     ) -> None:
-        self._addresses = tuple(addresses)
+        self._addresses = addresses
         self._fetcher = fetcher
         self._now_s = now_s
 
@@ -36,7 +39,7 @@ class DirectSource:
         """The pages of those that answered, and how often what went wrong, by reason."""
         failures: dict[str, int] = {}
         answers = await asyncio.gather(
-            *(self._one(address, failures) for address in self._addresses)
+            *(self._one(address, failures) for address in self._addresses())
         )
         return [page for page in answers if page is not None], failures
 

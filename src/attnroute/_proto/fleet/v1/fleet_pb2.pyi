@@ -15,18 +15,20 @@ class SidecarMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "sidecar_id", "zone", "service", "version")
+    __slots__ = ("protocol", "sidecar_id", "zone", "service", "version", "metrics_port")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SIDECAR_ID_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    METRICS_PORT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     sidecar_id: bytes
     zone: str
     service: str
     version: str
-    def __init__(self, protocol: _Optional[int] = ..., sidecar_id: _Optional[bytes] = ..., zone: _Optional[str] = ..., service: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    metrics_port: int
+    def __init__(self, protocol: _Optional[int] = ..., sidecar_id: _Optional[bytes] = ..., zone: _Optional[str] = ..., service: _Optional[str] = ..., version: _Optional[str] = ..., metrics_port: _Optional[int] = ...) -> None: ...
 
 class Window(_message.Message):
     __slots__ = ("number", "length_s", "age_s", "classes", "endpoints", "cells")
