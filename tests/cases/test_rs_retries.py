@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.raw_h2 import CANCEL, INTERNAL_ERROR, REFUSED_STREAM, Handler
 from tests.support.raw_h2 import grpc_message as message
 from tests.support.raw_peers import (
     RESPONSE,
+    RawServer,
     answer,
     answer_status,
     never,
@@ -77,7 +79,7 @@ async def test_rs_08_a_budget_does_not_shrink_with_the_burst() -> None:
 
 
 async def test_rs_08_beyond_the_budget_the_failure_passes() -> None:
-    service = retried(budget={"share": 0.0, "floor": 2})
+    service = retried(budget={"share": 0.0, "floor": 2, "window_ms": 3_600_000})
     async with (
         raw_server(answer_status(UNAVAILABLE, "overloaded")) as endpoint,
         data_plane([endpoint.address], service=service) as plane,
@@ -92,7 +94,7 @@ async def test_rs_08_beyond_the_budget_the_failure_passes() -> None:
 
 
 async def test_rs_08_a_reload_gives_no_new_budget() -> None:
-    budget = {"share": 0.0, "floor": 1}
+    budget = {"share": 0.0, "floor": 1, "window_ms": 3_600_000}
     async with (
         raw_server(answer_status(UNAVAILABLE)) as endpoint,
         data_plane([endpoint.address], service=retried(budget=budget)) as plane,
@@ -282,24 +284,33 @@ async def test_rs_12_rules_hold_for_every_attempt() -> None:
         assert (len(bad.streams), len(good.streams)) == (3, 0)
 
 
+class Reluctant(RawServer):
+    """Refuses its first three connections."""
+
+    @property
+    def refuse_connections(self) -> bool:
+        return len(self.connections) <= 3
+
+    @refuse_connections.setter
+    def refuse_connections(self, _: bool) -> None:
+        pass
+
+
 async def test_rs_12_a_refused_connection_is_no_end() -> None:
-    """Its only endpoint cannot be reached at first: the call waits and tries again."""
+    """The only endpoint cannot be reached at first: the call waits and tries again."""
     service = {
-        **retried(max_attempts=5, backoff_ms=100, max_backoff_ms=1_000),
-        "connection": {"backoff_base_ms": 10, "backoff_max_ms": 50},
+        **retried(max_attempts=5, backoff_ms=200, max_backoff_ms=2_000),
+        "connection": {"backoff_base_ms": 10, "backoff_max_ms": 20},
     }
-    async with raw_server(answer()) as endpoint:
-        endpoint.refuse_connections = True
-        async with (
-            data_plane([endpoint.address], service=service) as plane,
-            raw_client(plane.address) as client,
-        ):
-            stream = open_call(client)
-            await until(lambda: retries(plane), "a retry")
-            endpoint.refuse_connections = False
-            await stream.until_done()
-            assert stream.grpc_status == OK, stream.describe()
-            assert len(endpoint.streams) == 1
+    async with contextlib.AsyncExitStack() as stack:
+        endpoint = await Reluctant(answer()).start()
+        stack.push_async_callback(endpoint.close)
+        plane = await stack.enter_async_context(data_plane([endpoint.address], service=service))
+        client = await stack.enter_async_context(raw_client(plane.address))
+        stream = await open_call(client).until_done()
+        assert stream.grpc_status == OK, stream.describe()
+        assert len(endpoint.streams) == 1
+        assert retries(plane)["status"] >= 1
 
 
 @pytest.mark.parametrize("value", ["500", "0"])
@@ -423,7 +434,7 @@ async def test_h2_34_the_endpoint_may_be_the_first_to_say_that_the_time_is_over(
         if not stream.dead:
             await answer_status(DEADLINE_EXCEEDED)(stream)
 
-    service = retried(per_try_timeout_ms=300)
+    service = retried(per_try_timeout_ms=1_500)
     async with (
         raw_server(first_then_ok(punctual)) as endpoint,
         data_plane([endpoint.address], service=service) as plane,
@@ -468,6 +479,29 @@ async def test_h2_34_the_deadline_of_the_call_ends_all_attempts() -> None:
         assert stream.grpc_status == DEADLINE_EXCEEDED
         assert "deadline of the call" in stream.grpc_message
         assert len(endpoint.streams) <= 2
+
+
+async def test_h2_34_the_last_attempt_is_not_blamed_for_the_time_of_the_first() -> None:
+    """One fails late; the other one has less than half of the time, and says nothing."""
+
+    async def late(stream: RawStream) -> None:
+        if not stream.value(PREVIOUS):
+            await asyncio.sleep(timeout_ms(stream) / 1000 * 0.6)
+        await (never if stream.value(PREVIOUS) else answer_status(UNAVAILABLE))(stream)
+
+    service = {**retried(), "outlier_detection": {"consecutive_errors": 1, "max_ejected": 1.0}}
+    async with (
+        raw_server(late) as one,
+        raw_server(late) as other,
+        data_plane([one.address, other.address], service=service) as plane,
+        raw_client(plane.address) as client,
+    ):
+        stream = await open_call(client, extra=[("grpc-timeout", "2S")]).until_done()
+        assert stream.grpc_status == DEADLINE_EXCEEDED
+        await until(lambda: not plane.in_flight(), "the end of both attempts")
+        assert plane.metrics().value("attnroute_endpoint_ejections_total") == 1
+        (first,) = [each for each in (one, other) if not each.streams[0].value(PREVIOUS)]
+        assert attempts_at(plane, first.address) == {"UNAVAILABLE": 1}
 
 
 async def test_a_client_that_leaves_ends_the_wait_for_the_next_attempt() -> None:
