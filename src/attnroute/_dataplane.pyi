@@ -7,6 +7,9 @@ bridge, no Python object kept by Rust; every blocking call releases the GIL.
 
 from typing import Final, final
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = [
     "ABI_VERSION",
     "BindError",
@@ -15,6 +18,7 @@ __all__ = [
     "DataPlaneError",
     "NotRunningError",
     "Picker",
+    "StaleEpochError",
     "check_balancer",
     "check_scenario",
     "simulate",
@@ -32,6 +36,9 @@ class BindError(DataPlaneError):
     """args: (listener name, address, where it is configured, operating-system message)."""
 
 class NotRunningError(DataPlaneError): ...
+
+class StaleEpochError(DataPlaneError):
+    """Scores for classes or endpoints that are not in force any more; those before stay."""
 
 @final
 class DataPlane:
@@ -70,6 +77,28 @@ class DataPlane:
         """(endpoint epoch, class epoch, ns since the last take, WINDOW_ENDPOINT_DTYPE rows in
         index order, WINDOW_CELL_DTYPE rows of the cells that changed). For one taker: what was
         taken is gone. Without cells where the policy asks for no request classes."""
+
+    def publish_scores(
+        self,
+        service: str,
+        *,
+        endpoint_epoch: int,
+        class_epoch: int,
+        cost_s: npt.NDArray[np.float32],
+        table_cost_s: npt.NDArray[np.float32],
+        spread: npt.NDArray[np.float32],
+        probability: npt.NDArray[np.float32],
+        mean_service_s: npt.NDArray[np.float32],
+        concurrency: npt.NDArray[np.float32],
+        sidecars: int,
+        model: str,
+    ) -> int:
+        """What `learned` goes by from the next pick on; returns the epoch of the table. S, S0,
+        sigma, P are float32[C, E] in the order of the two epochs, C-contiguous, sbar and c
+        float32[E]; seconds; rows of P sum to 1, c is at least 1. sidecars: those that call the
+        service, this one included; model: the one behind S, empty if S is the table's.
+        Raises StaleEpochError, the scores before stay; ValueError for a shape or a value that
+        cannot be."""
 
     def reported(self, service: str, endpoint: str, report: bytes) -> bool:
         """Takes in a serialised `xds.data.orca.v3.OrcaLoadReport` that came out of band. False if
@@ -139,6 +168,22 @@ class Picker:
         """Endpoints that `prequal` with `probe_source: endpoints` wants probed after a pick."""
     def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
         """Takes in the answer of a probe."""
+    def publish_scores(
+        self,
+        *,
+        endpoint_epoch: int,
+        class_epoch: int,
+        cost_s: npt.NDArray[np.float32],
+        table_cost_s: npt.NDArray[np.float32],
+        spread: npt.NDArray[np.float32],
+        probability: npt.NDArray[np.float32],
+        mean_service_s: npt.NDArray[np.float32],
+        concurrency: npt.NDArray[np.float32],
+        sidecars: int,
+        model: str,
+        now_ns: int | None = None,
+    ) -> int:
+        """As `DataPlane.publish_scores`; now_ns: default the latest time that was named."""
     def classes(self) -> tuple[int, bytes]:
         """As `DataPlane.classes`."""
     def take_window(self, now_ns: int | None = None) -> tuple[int, int, int, bytes, bytes]:

@@ -1,9 +1,9 @@
 """The learning side of a sidecar, put together: the tick, the page for training, the fleet
 exchange.
 
-A service is learned from where its policy has `request_class`. Windows end once a second on the
-monotonic clock; a process that was stopped does not make up for the seconds that it missed, its
-next window is only longer.
+A service is learned from where its policy has `request_class` or the balancer `learned`. Windows
+end once a second on the monotonic clock; a process that was stopped does not make up for the
+seconds that it missed, its next window is only longer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Learning:
         learned = {
             name: service
             for name, service in policy.services.items()
-            if service.request_class is not None
+            if service.request_class is not None or service.balancer.type == "learned"
         }
         zones = {
             name: service.locality.own_zone

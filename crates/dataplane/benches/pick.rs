@@ -8,13 +8,16 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use attnroute_dataplane::attempt::{Attempt, RequestClass, RequestInfo, Sample};
+use attnroute_dataplane::class::Traits;
 use attnroute_dataplane::config::{BalancerConfig, EndpointSetConfig, ServiceConfig};
 use attnroute_dataplane::endpoint::Outcome;
 use attnroute_dataplane::grpc::Code;
 use attnroute_dataplane::orca::LoadReport;
 use attnroute_dataplane::rng::Rng;
+use attnroute_dataplane::score_table::Scores;
 use attnroute_dataplane::service::Service;
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
+use http::HeaderMap;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -37,17 +40,56 @@ fn service(balancer: &str, count: usize) -> Service {
 /// Calls of each round of the warm-up at most: rules that look at all would take minutes.
 const CALLS_MAX: u64 = 200;
 
+/// The class of the calls, as far as the balancer tells calls apart.
+fn class(service: &Service) -> RequestClass {
+    let traits = Traits {
+        path: "/shop.Cart/Get",
+        message_bytes: Some(100),
+        headers: &HeaderMap::new(),
+        timeout: None,
+    };
+    service.classify(&service.snapshot(), &traits).0
+}
+
+/// Scores for the classes and endpoints of a service, where somebody goes by them.
+fn publish(service: &Service, now_ns: u64, rng: &mut Rng) {
+    let snapshot = service.snapshot();
+    let classes = service.classes();
+    let (rows, columns) = (classes.entries().len(), snapshot.members.len());
+    let costs: Vec<_> = (0..rows * columns)
+        .map(|_| 0.005 + 0.01 * rng.unit_f32())
+        .collect();
+    let probability = vec![1.0 / columns as f32; rows * columns];
+    let scores = Scores {
+        endpoint_epoch: snapshot.epoch,
+        class_epoch: classes.epoch(),
+        cost_s: &costs,
+        table_cost_s: &costs,
+        spread: &costs,
+        probability: &probability,
+        mean_service_s: &vec![0.01; columns],
+        concurrency: &vec![2.0; columns],
+        sidecars: 4,
+        model: "",
+    };
+    if snapshot.settings.tracking.is_some() {
+        service
+            .publish_scores(&scores, now_ns)
+            .expect("they are valid");
+    }
+}
+
 /// Lets calls end and every endpoint report for 12 s; returns calls that stay in flight.
 fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
     let snapshot = service.snapshot();
     let begin = |now_ns, rng: &mut Rng| {
         let request = RequestInfo {
-            class: RequestClass::default(),
+            class: class(service),
             key: Some(rng.next_u64()),
             rule: 0,
         };
         service
-            .begin_attempt(&snapshot, now_ns, request, rng)
+            .begin_attempt(&service.snapshot(), now_ns, request, rng)
             .expect("someone is usable")
     };
     let calls = CALLS_MAX.min(snapshot.members.len() as u64);
@@ -57,6 +99,7 @@ fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
             let attempt = begin(now_ns, rng);
             let sample = Sample::new(Outcome::Answered(Code::Ok), 10 * MS + rng.next_u64() % MS);
             service.end_attempt(attempt, now_ns, &sample);
+            service.maintain(now_ns);
         }
         for (number, member) in snapshot.members.iter().enumerate() {
             let report = LoadReport {
@@ -69,6 +112,7 @@ fn warm_up(service: &Service, rng: &mut Rng) -> Vec<Attempt> {
             service.reported(&member.endpoint, (round + 1) * SECOND, &report);
         }
     }
+    publish(service, 12 * SECOND, rng);
     (0..calls).map(|_| begin(12 * SECOND, rng)).collect()
 }
 
@@ -94,11 +138,12 @@ fn picks(criterion: &mut Criterion) {
                 let mut rng = Rng::new(2);
                 let held = warm_up(&service, &mut rng);
                 let snapshot = service.snapshot();
+                let class = class(&service);
                 let mut now_ns = 12 * SECOND;
                 bencher.iter(|| {
                     now_ns += 1_000;
                     let request = RequestInfo {
-                        class: RequestClass::default(),
+                        class,
                         key: Some(now_ns),
                         rule: 0,
                     };

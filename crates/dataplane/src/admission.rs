@@ -50,7 +50,7 @@ impl Service {
                 break;
             }
             let taker = endpoint(chosen.0);
-            let expected = snapshot.expected(now_ns, taker);
+            let expected = snapshot.expected(now_ns, request, chosen.0);
             match Attempt::try_begin(taker, chosen, request, now_ns, (expected, most)) {
                 Ok(attempt) => {
                     self.count_pick(chosen.1);

@@ -249,6 +249,11 @@ impl ClassSet {
         }
     }
 
+    /// Nothing but [`OTHER`].
+    pub(crate) fn none() -> Arc<Self> {
+        Arc::clone(Interner::new().set())
+    }
+
     /// Rises with every change of the set.
     #[must_use]
     pub fn epoch(&self) -> u64 {

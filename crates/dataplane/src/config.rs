@@ -8,6 +8,7 @@
 mod balancer;
 mod health;
 mod inbound;
+mod learned;
 mod outward;
 mod request_class;
 mod resilience;
@@ -21,6 +22,7 @@ use serde::Deserialize;
 pub use balancer::*;
 pub use health::*;
 pub use inbound::*;
+pub use learned::*;
 pub use outward::*;
 pub use request_class::*;
 pub use resilience::*;

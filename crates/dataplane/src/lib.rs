@@ -69,6 +69,7 @@ pub mod rng;
 pub mod route;
 pub mod runtime;
 pub mod sampling;
+pub mod score_table;
 mod server;
 pub mod service;
 pub mod slow_start;

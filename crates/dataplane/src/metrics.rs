@@ -254,7 +254,7 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         }
     }
     voids(page, &services);
-    classes(page, &services);
+    classes(page, &services, data_plane.now_ns());
     repetitions(page, &services);
 }
 
@@ -320,7 +320,7 @@ fn voids(page: &mut Page, services: &[NamedService]) {
     }
 }
 
-fn classes(page: &mut Page, services: &[NamedService]) {
+fn classes(page: &mut Page, services: &[NamedService], now_ns: u64) {
     let family = "attnroute_request_classes";
     page.family(
         family,
@@ -330,6 +330,29 @@ fn classes(page: &mut Page, services: &[NamedService]) {
     for (name, service) in services {
         let count = service.classes().entries().len();
         page.sample(family, &[("service", name)], count);
+    }
+    let family = "attnroute_score_table_epoch";
+    page.family(
+        family,
+        "gauge",
+        "Number of the scores in force, 0 before the first",
+    );
+    for (name, service) in services {
+        let epoch = service.snapshot().learning.table.epoch;
+        page.sample(family, &[("service", name)], epoch);
+    }
+    let family = "attnroute_score_table_age_seconds";
+    page.family(
+        family,
+        "gauge",
+        "Time since the scores in force were published",
+    );
+    for (name, service) in services {
+        let table = &service.snapshot().learning.table;
+        if table.epoch > 0 {
+            let age = seconds(now_ns.saturating_sub(table.published_ns));
+            page.sample(family, &[("service", name)], age);
+        }
     }
     type Read = fn(&Newcomers) -> &AtomicU64;
     let families: [(&str, &str, Read); 2] = [

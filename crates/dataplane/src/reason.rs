@@ -25,6 +25,17 @@ pub enum Reason {
     RingHash,
     /// The place of the call's key in the table of `maglev`.
     Maglev,
+    /// The `learned` balancer's choice, by a model.
+    Learned,
+    /// The `learned` balancer's choice by its table alone: there is no model, or it is not trusted,
+    /// or what it said is old.
+    Table,
+    /// The `learned` balancer's choice without load reports of any endpoint.
+    NoReports,
+    /// The `learned` balancer's choice gave way to one that was drawn, because it was overloaded.
+    OverloadSplit,
+    /// The choice of `learned`'s fallback: nobody has published scores for too long.
+    FallbackExpired,
     /// Pins of an operator or of the route say who may be chosen.
     Pinned,
     /// The place of the call's key, by a rule of the route.
@@ -39,7 +50,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::RoundRobin,
         Self::LeastRequest,
         Self::Random,
@@ -50,6 +61,11 @@ impl Reason {
         Self::LatencyObservation,
         Self::RingHash,
         Self::Maglev,
+        Self::Learned,
+        Self::Table,
+        Self::NoReports,
+        Self::OverloadSplit,
+        Self::FallbackExpired,
         Self::Pinned,
         Self::Sticky,
         Self::Explore,
@@ -71,6 +87,11 @@ impl Reason {
             Self::LatencyObservation => "latency_observation",
             Self::RingHash => "ring_hash",
             Self::Maglev => "maglev",
+            Self::Learned => "learned",
+            Self::Table => "table",
+            Self::NoReports => "no_reports",
+            Self::OverloadSplit => "overload_split",
+            Self::FallbackExpired => "fallback_expired",
             Self::Pinned => "pinned",
             Self::Sticky => "sticky",
             Self::Explore => "explore",

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 
 use crate::address::Address;
 pub use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample, Tried};
-use crate::balancer::{Balancer, View};
-use crate::class::{ClassSet, Interner, Newcomers};
+use crate::balancer::{Balancer, Learning, View};
+use crate::class::{Interner, Newcomers};
 use crate::config::{
     BudgetConfig, ConnectionConfig, EndpointSetConfig, GrpcHealthConfig, InboundConfig,
     RouteConfig, RulesConfig, ServiceConfig, ServiceLimits, WaitingConfig,
@@ -37,6 +37,7 @@ use crate::repetition::{Repetition, RepetitionStats};
 use crate::retry::Budget;
 use crate::rng::Rng;
 use crate::route::Routes;
+use crate::score_table::ScoreTable;
 use crate::slow_start::SlowStart;
 use crate::stats::RetryReason;
 use crate::streaming::StreamingMethods;
@@ -69,8 +70,8 @@ pub struct Snapshot {
     pub balancer: Balancer,
     /// What the rules of routes leave of it, by `RequestInfo::rule`; empty where there are none.
     rules: Box<[Ruled]>,
-    /// Request classes, as indices.
-    pub classes: Arc<ClassSet>,
+    /// Request classes, as indices, and the scores that are in their order.
+    pub learning: Arc<Learning>,
     /// Settings of the service that calls need.
     pub settings: Arc<Settings>,
     /// Sidecars that call the service, this one included.
@@ -198,6 +199,8 @@ struct Writer {
     /// When the current interval of outlier detection ends.
     judged_ns: Option<u64>,
     interner: Interner,
+    /// Scores in force.
+    table: Arc<ScoreTable>,
     /// When the last window was taken.
     window_ns: u64,
     /// Endpoints that left the set while something still held them.
@@ -210,6 +213,11 @@ impl Service {
     pub fn new(config: ServiceConfig, seed: u64) -> Self {
         let mut rng = Rng::stream(seed, fnv1a(config.name.as_bytes()));
         let interner = Interner::new();
+        let table = Arc::new(ScoreTable::unknown(
+            Arc::clone(interner.set()),
+            Arc::new([]),
+            0,
+        ));
         let snapshot = Snapshot {
             epoch: 0,
             balancer: Balancer::new(&config.balancer, View::new(&[], &[]), None, &mut rng),
@@ -220,7 +228,11 @@ impl Service {
             panic: false,
             pinned: false,
             reachable: true,
-            classes: Arc::clone(interner.set()),
+            learning: Arc::new(Learning {
+                table: Arc::clone(&table),
+                classes: Arc::clone(interner.set()),
+                reported_ns: Arc::default(),
+            }),
             settings: Arc::new(Settings::new(&config, &[])),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
@@ -242,6 +254,7 @@ impl Service {
                 sidecars: None,
                 judged_ns: None,
                 interner,
+                table,
                 window_ns: 0,
                 leaving: Vec::new(),
             }),
@@ -414,8 +427,8 @@ impl Service {
             reachable,
         } = Candidates::of(&members, settings.panic_threshold);
         let (usable, pinned) = restrict_to_pinned(&members, usable, &standby);
-        let classes = self.next_classes(writer, settings.tracking.as_ref(), &members);
         let previous = self.snapshot.load();
+        let learning = self.next_learning(writer, settings.tracking.as_ref(), &members, &previous);
         let sidecars = writer.sidecars.unwrap_or(writer.config.sidecars);
         let Writer { config, rng, .. } = writer;
         let view = View {
@@ -423,6 +436,7 @@ impl Service {
             usable: &usable,
             slow_start: settings.slow_start,
             sidecars,
+            learning: Some(&learning),
         };
         let balancer = Balancer::new(&config.balancer, view, Some(&previous.balancer), rng);
         let rules = settings.rules_for(config, view, &previous.rules, rng);
@@ -436,7 +450,7 @@ impl Service {
             reachable,
             balancer,
             rules,
-            classes,
+            learning,
             sidecars,
             unstamped: AtomicBool::new(settings.slow_start.is_some()),
             settings,
@@ -639,7 +653,7 @@ impl Service {
     ) -> Result<Attempt, Refusal> {
         let chosen = self.choose(snapshot, now_ns, request, rng)?;
         let endpoint = Arc::clone(&snapshot.members[chosen.0 as usize].endpoint);
-        let expected = snapshot.expected(now_ns, &endpoint);
+        let expected = snapshot.expected(now_ns, request, chosen.0);
         Ok(Attempt::begin(endpoint, chosen, request, now_ns, expected))
     }
 
@@ -824,6 +838,7 @@ impl Snapshot {
             usable: &self.usable,
             slow_start: self.settings.slow_start,
             sidecars: self.sidecars,
+            learning: Some(&self.learning),
         }
     }
 

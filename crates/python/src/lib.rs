@@ -4,6 +4,7 @@
 //! no callback exists, and every call that can block releases the GIL.
 
 mod rows;
+mod scores;
 mod sim;
 
 use std::collections::HashMap;
@@ -22,11 +23,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::rows::WindowRows;
+use crate::scores::Published;
 
 create_exception!(_dataplane, DataPlaneError, PyException);
 create_exception!(_dataplane, ConfigError, DataPlaneError);
 create_exception!(_dataplane, BindError, DataPlaneError);
 create_exception!(_dataplane, NotRunningError, DataPlaneError);
+create_exception!(_dataplane, StaleEpochError, DataPlaneError);
 
 fn raised(error: Error) -> PyErr {
     match error {
@@ -135,6 +138,20 @@ impl DataPlane {
         let service = inner.service(service).map_err(raised)?;
         let window = py.detach(|| service.take_window(inner.now_ns()));
         Ok(rows::window(py, &window))
+    }
+
+    #[pyo3(signature = (service, **scores))]
+    fn publish_scores(
+        &self,
+        py: Python<'_>,
+        service: &str,
+        scores: Option<Published<'_>>,
+    ) -> PyResult<u64> {
+        let inner = self.inner()?;
+        let service = inner.service(service).map_err(raised)?;
+        let scores = scores.ok_or_else(scores::none)?.own(py)?;
+        py.detach(|| service.publish_scores(&scores.scores(), inner.now_ns()))
+            .map_err(scores::refused)
     }
 
     fn reported(&self, service: &str, endpoint: &str, report: &[u8]) -> PyResult<bool> {
@@ -289,6 +306,23 @@ impl Picker {
             .map_err(raised)
     }
 
+    #[pyo3(signature = (*, now_ns = None, **scores))]
+    fn publish_scores(
+        &self,
+        py: Python<'_>,
+        now_ns: Option<u64>,
+        scores: Option<Published<'_>>,
+    ) -> PyResult<u64> {
+        let scores = scores.ok_or_else(scores::none)?.own(py)?;
+        let mut inner = self.inner.lock();
+        let now_ns = now_ns.unwrap_or(inner.now_ns());
+        inner.maintain(now_ns);
+        inner
+            .service()
+            .publish_scores(&scores.scores(), now_ns)
+            .map_err(scores::refused)
+    }
+
     fn classes<'py>(&self, py: Python<'py>) -> (u64, Bound<'py, PyBytes>) {
         let mut inner = self.inner.lock();
         let now_ns = inner.now_ns();
@@ -317,7 +351,9 @@ impl Picker {
 mod _dataplane {
 
     #[pymodule_export]
-    use super::{BindError, ConfigError, DataPlane, DataPlaneError, NotRunningError, Picker};
+    use super::{
+        BindError, ConfigError, DataPlane, DataPlaneError, NotRunningError, Picker, StaleEpochError,
+    };
 
     #[pymodule_export]
     use super::sim::{check_balancer, check_scenario, simulate};

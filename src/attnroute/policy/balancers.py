@@ -115,6 +115,9 @@ Period = Annotated[timedelta, duration(_MS, 24 * _HOUR)]
 OptionalPeriod = Annotated[timedelta, duration(timedelta(0), 24 * _HOUR)]
 
 
+Factor = Annotated[float, Field(ge=0, le=1_000)]
+
+
 class RoundRobin(Strict):
     """In turn, in proportion to static weights."""
 
@@ -260,7 +263,7 @@ class Maglev(Strict):
     )
 
 
-Balancer = Annotated[
+Classic = (
     RoundRobin
     | LeastRequest
     | Random
@@ -270,9 +273,96 @@ Balancer = Annotated[
     | Prequal
     | LatencyObservation
     | RingHash
-    | Maglev,
-    Field(discriminator="type"),
-]
+    | Maglev
+)
+
+
+class Learned(Strict):
+    """The least expected cost, by what was learned of each class of calls on each endpoint. What
+    the keys mean stands in docs/model.md; a factor of 0 and `false` switch a term off."""
+
+    type: Literal["learned"] = Field(description="The balancer.")
+    fallback: Annotated[Classic, Field(discriminator="type")] = Field(
+        default=LeastRequest(type="least_request", choice_count="all"),
+        description="Who picks when no scores were published for `fallback_after`, and for "
+        "`holdout`.",
+    )
+    full_scan_up_to: int = Field(
+        default=100, ge=0, le=100_000, description="Usable endpoints up to which all are compared."
+    )
+    candidates: int = Field(
+        default=16,
+        ge=1,
+        le=64,
+        description="Endpoints that are drawn by the routing probabilities and compared where "
+        "there are more.",
+    )
+    overload_split: bool = Field(
+        default=False,
+        description="Whether a choice with more than three times the calls that it works on gives "
+        "way to one that is drawn.",
+    )
+    holdout: Share = Field(
+        default=0.0, description="Share of the picks that the fallback makes, for comparison."
+    )
+    endpoint_ratio: bool = Field(
+        default=True,
+        description="Whether measured against expected latency of an endpoint scales its cost.",
+    )
+    kind_ratio: bool = Field(default=True, description="Whether it does so by kind of call.")
+    reported_load: bool = Field(
+        default=True,
+        description="Whether load reports say how many calls of others an endpoint has.",
+    )
+    peer_share: Factor = Field(
+        default=0.25,
+        description="Calls that each other sidecar is taken to have begun for each own one since "
+        "the report.",
+    )
+    utilization_factor: Factor = Field(default=0.2, description="Weight of reported utilization.")
+    queue_factor: Factor = Field(
+        default=0.3, description="Weight of the queue, by the endpoint's mean service time."
+    )
+    class_queue_factor: Factor = Field(
+        default=1.0, description="Weight of the queue, by the service time of the class."
+    )
+    error_penalty: OptionalPeriod = Field(
+        default=timedelta(seconds=1), description="What an endpoint that always fails costs."
+    )
+    error_threshold: Share = Field(
+        default=0.02, description="Share of errors up to which they cost nothing."
+    )
+    report_fade: Period = Field(
+        default=timedelta(milliseconds=100),
+        description="Time in which a load report gives way to the mean of those before it.",
+    )
+    ratio_decay: Period = Field(
+        default=timedelta(seconds=4),
+        description="Time in which measured against expected latency is forgotten.",
+    )
+    error_decay: Period = Field(
+        default=timedelta(seconds=2), description="Time in which the share of errors follows."
+    )
+    error_fade: Period = Field(
+        default=timedelta(seconds=20),
+        description="Time without an answer in which the share of errors is forgotten.",
+    )
+    others_decay: Period = Field(
+        default=timedelta(seconds=3),
+        description="Time in which the mean of others' calls follows.",
+    )
+    scores_stale_after: Period = Field(
+        default=timedelta(seconds=30),
+        description="Age of the scores from which on the model's are left for the table's.",
+    )
+    fallback_after: Period = Field(
+        default=timedelta(minutes=3),
+        description="Age of the scores from which on the fallback picks; at least "
+        "`scores_stale_after`.",
+    )
+
+
+Balancer = Annotated[Classic | Learned, Field(discriminator="type")]
 
 BALANCER_NAMES = (
     "round_robin",
@@ -285,6 +375,7 @@ BALANCER_NAMES = (
     "latency_observation",
     "ring_hash",
     "maglev",
+    "learned",
 )
 """Every value of `type`, in the order of the data plane."""
 
@@ -304,11 +395,13 @@ class SlowStart(Strict):
     )
 
 
-def balancer_json(balancer: Balancer) -> dict[str, Any]:
+def balancer_json(balancer: Strict) -> dict[str, Any]:
     """The balancer as the data plane takes it: durations as `<key>_ms`, in whole milliseconds."""
     config: dict[str, Any] = {}
     for name, value in balancer:
-        if isinstance(value, timedelta):
+        if isinstance(value, Strict):
+            config[name] = balancer_json(value)
+        elif isinstance(value, timedelta):
             config[f"{name}_ms"] = value // _MS
         elif name == "choice_count":
             config[name] = "all" if value == "all" else {"draws": value}

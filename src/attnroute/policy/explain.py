@@ -30,7 +30,6 @@ _RESERVED_MODES = {
     "connect": "a later version",
     "transparent": "a later version",
 }
-_RESERVED_BALANCERS = {"learned": "a later version"}
 _EXPECTED = {
     "bool_type": "expected `true` or `false`",
     "int_type": "expected a whole number",
@@ -172,7 +171,7 @@ def _one_of(names: Sequence[str]) -> str:
 def _unknown_word(loc: Loc, tree: Tree, known: tuple[str, ...]) -> Problem:
     node = tree.find(loc)
     word = node.raw if not isinstance(node.value, dict | list) else ""
-    reserved: Mapping[str, str] = _RESERVED_BALANCERS if loc[-1] == "type" else _RESERVED_MODES
+    reserved: Mapping[str, str] = {} if loc[-1] == "type" else _RESERVED_MODES
     expected = _one_of(known)
     near = _nearest(word, (*known, *reserved))
     if word in reserved:
@@ -259,8 +258,10 @@ def _all_keys(model: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]
     """Every key below the top with the place it belongs into, deepest first."""
     for name, field in model.model_fields.items():
         place = f"{at}.{name}" if at else name
-        for inner, suffix in _models_in(field.annotation):
+        models = list(_models_in(field.annotation))
+        for inner, suffix in models:
             yield from _all_keys(inner, place + suffix)
+        for inner, suffix in models:
             for key in inner.model_fields:
                 yield key, place + suffix
 

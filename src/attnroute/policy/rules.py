@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from attnroute.errors import Problem
 from attnroute.policy import scalars
+from attnroute.policy.balancers import Learned
 from attnroute.policy.health import OutlierDetection
 from attnroute.policy.listeners import KEYS_OF_MODE, MODES
 from attnroute.policy.resilience import Retry
@@ -371,6 +372,9 @@ def _balancer(tree: Tree, at: Loc) -> Iterator[Problem]:
             f"`with_replacement` in `{_name(loc)}` needs draws, but `choice_count` is `all`; "
             "remove one",
         )
+    if balancer.get("type") == "learned":
+        default = Learned(type="learned")
+        yield from _order(tree, loc, "scores_stale_after", "fallback_after", default)
 
 
 def _order(tree: Tree, at: Loc, low: str, high: str, defaults: object) -> Iterator[Problem]:

@@ -61,7 +61,8 @@ def test_reason_is_the_name_and_seeds_repeat(name: str) -> None:
         picks.append([bench.picker.pick(call * MS) for call in range(200)])
     assert picks[0] == picks[1]
     assert all(index != 2 for index, _ in picks[0])
-    fallback = {"weighted_round_robin": "round_robin"}.get(name, name)
+    others = {"weighted_round_robin": "round_robin", "learned": "no_reports"}
+    fallback = others.get(name, name)
     assert {reason for _, reason in picks[0]} <= {fallback, "random"}
 
 

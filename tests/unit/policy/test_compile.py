@@ -118,10 +118,11 @@ def test_balancers_in_the_form_of_the_data_plane() -> None:
 
 @pytest.mark.parametrize("name", BALANCER_NAMES)
 def test_defaults_of_balancers_are_the_data_planes(name: str) -> None:
-    """What the schema sends when nothing is set, against what config/balancer.rs would take."""
+    """What the schema sends when nothing is set, against what the data plane would take."""
     service = compiled(with_service(f"balancer: {{type: {name}}}"))["services"][0]
     struct = "".join(part.capitalize() for part in name.split("_")) + "Config"
-    source = (ROOT / "crates/dataplane/src/config/balancer.rs").read_text()
+    folder = ROOT / "crates/dataplane/src/config"
+    source = "".join((folder / f"{name}.rs").read_text() for name in ("balancer", "learned"))
     match = re.search(
         rf"impl Default for {struct} \{{.*?Self \{{(.*?)\n? *\}}\n", source, re.DOTALL
     )
@@ -129,7 +130,18 @@ def test_defaults_of_balancers_are_the_data_planes(name: str) -> None:
     if match is None:
         assert name in {"round_robin", "least_request", "random"}
         return
-    words: dict[str, object] = {"None": None, "Vec::new()": [], "ProbeSource::Reports": "reports"}
+    words: dict[str, object] = {
+        "None": None,
+        "Vec::new()": [],
+        "ProbeSource::Reports": "reports",
+        "true": True,
+        "false": False,
+        "Box::default()": {
+            "type": "least_request",
+            "choice_count": "all",
+            "with_replacement": False,
+        },
+    }
     defaults = {
         key: words[value] if value in words else float(value.replace("_", ""))
         for key, value in re.findall(r"(\w+): ([^,}]+?),? *(?:\n|$)", match[1])

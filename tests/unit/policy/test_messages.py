@@ -9,7 +9,7 @@ from attnroute import __version__
 
 BALANCERS = (
     "`round_robin`, `least_request`, `random`, `weighted_round_robin`, `peak_ewma`, `c3`, "
-    "`prequal`, `latency_observation`, `ring_hash` or `maglev`"
+    "`prequal`, `latency_observation`, `ring_hash`, `maglev` or `learned`"
 )
 
 
@@ -51,10 +51,10 @@ BALANCERS = (
         ),
         # Balancers.
         (
-            "balancer: {type: learned}",
+            "balancer: {type: learned, fallback_after: 20s}",
             (
-                "4:26: `type` in `services.cart.balancer`: found `learned`, which comes in a later "
-                f"version; {__version__} has {BALANCERS}"
+                "4:51: `fallback_after` in `services.cart.balancer`: `20s` is below "
+                "`scores_stale_after`, `30s` (default); change one"
             ),
         ),
         (

@@ -12,6 +12,7 @@
 mod c3;
 mod hashing;
 mod latency_observation;
+pub mod learned;
 mod least;
 mod least_request;
 mod maglev;
@@ -27,6 +28,7 @@ mod weighted_round_robin;
 pub use c3::C3;
 pub(crate) use hashing::Bound;
 pub use latency_observation::LatencyObservation;
+pub use learned::{Learned, Learning};
 pub use least_request::LeastRequest;
 pub use maglev::Maglev;
 pub use peak_ewma::PeakEwma;
@@ -36,11 +38,13 @@ pub use ring_hash::RingHash;
 pub use round_robin::RoundRobin;
 pub use weighted_round_robin::WeightedRoundRobin;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attempt::{Attempt, Probe, RequestInfo, Sample};
 use crate::config::BalancerConfig;
 use crate::endpoint::{Endpoint, Member};
+use crate::ledger::Expected;
 use crate::orca::LoadReport;
 use crate::reason::Reason;
 use crate::rng::Rng;
@@ -60,6 +64,8 @@ pub struct View<'a> {
     pub slow_start: Option<SlowStart>,
     /// Sidecars that call the service, this one included.
     pub sidecars: u32,
+    /// What `learned` goes by.
+    pub learning: Option<&'a Arc<Learning>>,
 }
 
 /// What balancers know of one endpoint, in the endpoint: it survives snapshots, and an endpoint
@@ -96,6 +102,8 @@ pub enum Balancer {
     RingHash(RingHash),
     /// By the hash of a key, in a table.
     Maglev(Maglev),
+    /// The least expected cost, by what was learned.
+    Learned(Learned),
 }
 
 impl<'a> View<'a> {
@@ -107,6 +115,7 @@ impl<'a> View<'a> {
             usable,
             slow_start: None,
             sidecars: 1,
+            learning: None,
         }
     }
 
@@ -271,6 +280,9 @@ impl Balancer {
             BalancerConfig::RingHash(config) => {
                 Self::RingHash(RingHash::new(config, view, following!(RingHash)))
             }
+            BalancerConfig::Learned(config) => {
+                Self::Learned(Learned::new(config, view, following!(Learned), rng))
+            }
             BalancerConfig::Maglev(config) => {
                 Self::Maglev(Maglev::new(config, view, following!(Maglev)))
             }
@@ -295,6 +307,7 @@ impl Balancer {
             Self::LatencyObservation(_) => Reason::LatencyObservation,
             Self::RingHash(_) => Reason::RingHash,
             Self::Maglev(_) => Reason::Maglev,
+            Self::Learned(_) => Reason::Learned,
         }
     }
 
@@ -313,6 +326,7 @@ impl Balancer {
                 | Self::C3(_)
                 | Self::Prequal(_)
                 | Self::LatencyObservation(_)
+                | Self::Learned(_)
         )
     }
 
@@ -332,7 +346,7 @@ impl Balancer {
             !view.usable.is_empty(),
             "the caller answers when no endpoint is usable"
         );
-        if self.compares_costs() {
+        if self.compares_costs() && !matches!(self, Self::Learned(_)) {
             if let Some(index) = view.rising(now_ns, rng) {
                 return (index, self.reason());
             }
@@ -350,6 +364,21 @@ impl Balancer {
             }
             Self::RingHash(rule) => (rule.pick(view, now_ns, request, rng), Reason::RingHash),
             Self::Maglev(rule) => (rule.pick(view, now_ns, request, rng), Reason::Maglev),
+            Self::Learned(rule) => rule.pick(view, now_ns, request, rng),
+        }
+    }
+
+    /// What the rule expects of an endpoint that it chose; `None` of a rule that expects nothing.
+    pub(crate) fn expected(
+        &self,
+        view: View<'_>,
+        now_ns: u64,
+        request: RequestInfo,
+        index: u32,
+    ) -> Option<Expected> {
+        match self {
+            Self::Learned(rule) => Some(rule.expected(view, now_ns, request.class, index)),
+            _ => None,
         }
     }
 
@@ -365,6 +394,7 @@ impl Balancer {
             Self::LatencyObservation(rule) => rule,
             Self::RingHash(rule) => rule,
             Self::Maglev(rule) => rule,
+            Self::Learned(rule) => rule,
         }
     }
 
@@ -396,8 +426,10 @@ impl Balancer {
     /// Renews a schedule that follows reports, if it is due: for a balancer that is told of no
     /// ended calls, because another one of the service is.
     pub(crate) fn refresh(&self, view: View<'_>, now_ns: u64) {
-        if let Self::WeightedRoundRobin(rule) = self {
-            rule.rebuild_when_due(view, now_ns);
+        match self {
+            Self::WeightedRoundRobin(rule) => rule.rebuild_when_due(view, now_ns),
+            Self::Learned(rule) => rule.refresh_fallback(view, now_ns),
+            _ => {}
         }
     }
 

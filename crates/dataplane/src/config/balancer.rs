@@ -3,7 +3,7 @@
 use http::header::HeaderName;
 use serde::Deserialize;
 
-use super::check;
+use super::{check, LearnedConfig};
 use crate::error::ConfigError;
 use crate::orca::MetricNames;
 
@@ -39,6 +39,8 @@ pub enum BalancerConfig {
     RingHash(RingHashConfig),
     /// Consistent hash in a table, with bounded load (Maglev, NSDI 2016).
     Maglev(MaglevConfig),
+    /// Least expected cost, by what was learned of each class of calls on each endpoint.
+    Learned(LearnedConfig),
 }
 
 impl Default for BalancerConfig {
@@ -282,6 +284,7 @@ impl BalancerConfig {
                 bounded_load(config.bounded_load, at)?;
                 header(config.header.as_deref(), at)
             }
+            Self::Learned(config) => config.validate(at),
             Self::Maglev(config) => {
                 let size = config.table_size;
                 check(
@@ -296,7 +299,7 @@ impl BalancerConfig {
     }
 
     /// The name of every balancer.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 11] = [
         "round_robin",
         "least_request",
         "random",
@@ -307,6 +310,7 @@ impl BalancerConfig {
         "latency_observation",
         "ring_hash",
         "maglev",
+        "learned",
     ];
 
     /// Its name in policies, metrics and admin.
@@ -323,6 +327,7 @@ impl BalancerConfig {
             Self::LatencyObservation(_) => 7,
             Self::RingHash(_) => 8,
             Self::Maglev(_) => 9,
+            Self::Learned(_) => 10,
         };
         Self::NAMES[index]
     }
@@ -333,6 +338,7 @@ impl BalancerConfig {
         let name = match self {
             Self::RingHash(config) => config.header.as_deref(),
             Self::Maglev(config) => config.header.as_deref(),
+            Self::Learned(config) => return config.fallback.hash_header(),
             _ => None,
         };
         name.and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok())
@@ -343,6 +349,7 @@ impl BalancerConfig {
     pub fn metric_names(&self) -> &[String] {
         match self {
             Self::WeightedRoundRobin(config) => &config.metric_names,
+            Self::Learned(config) => config.fallback.metric_names(),
             _ => &[],
         }
     }

@@ -334,6 +334,12 @@ pub(crate) fn pick_among(
     rng: &mut Rng,
     takes: &dyn Fn(u32) -> bool,
 ) -> (u32, Reason) {
+    if let Balancer::Learned(rule) = balancer {
+        // It compares all that it may choose: asking again would change nothing.
+        if let Some(placed) = rule.place(view, now_ns, request, rng, takes) {
+            return placed;
+        }
+    }
     let mut placed = balancer.pick(view, now_ns, request, rng);
     for _ in 1..TRIES {
         if takes(placed.0) {

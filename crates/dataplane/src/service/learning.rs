@@ -5,20 +5,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use super::{Service, Snapshot, Writer};
-use crate::attempt::{Attempt, RequestClass, Sample};
+use crate::attempt::{Attempt, RequestClass, RequestInfo, Sample};
+use crate::balancer::{Learned, Learning};
 use crate::cells::{EndpointState, Window};
 use crate::class::{ClassSet, Classifier, Newcomers, Traits};
-use crate::config::ServiceConfig;
-use crate::endpoint::{Endpoint, Outcome};
+use crate::config::{BalancerConfig, LearnedConfig, ServiceConfig};
+use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
 use crate::ledger::{Ended, Expected, Pace};
 use crate::orca::LoadReport;
-
-/// Time in which a load report gives way to the mean of those before it.
-pub(crate) const REPORT_FADE_NS: f64 = 1e8;
-
-/// Calls that each other sidecar is taken to have begun for each of ours since the last report.
-const PEER_SHARE: f64 = 0.25;
+use crate::score_table::{Scores, ScoresError};
 
 /// How the calls of a service are told apart and followed.
 #[derive(Debug)]
@@ -31,19 +27,36 @@ pub struct Tracking {
     pub(crate) max_classes: usize,
     /// Calls that an endpoint works on at a time, where the operator knows.
     pub(crate) concurrency: Option<u32>,
+    /// Usable endpoints up to which nobody draws by the routing probabilities.
+    pub(crate) scan_max: usize,
 }
 
 impl Tracking {
-    /// `None` where nobody asked for it.
+    /// `None` where nobody learns from the calls.
     pub(super) fn new(config: &ServiceConfig) -> Option<Self> {
-        let classes = config.request_class.as_ref()?;
+        let learned = match &config.balancer {
+            BalancerConfig::Learned(learned) => Some(learned),
+            _ => None,
+        };
+        let classes = match (&config.request_class, learned) {
+            (None, None) => return None,
+            (classes, _) => classes.clone().unwrap_or_default(),
+        };
+        let default = LearnedConfig::default();
+        let learned = learned.unwrap_or(&default);
+        let ns = |ms: u64| ms as f64 * 1e6;
         Some(Self {
-            classifier: Classifier::new(classes),
-            pace: Pace::default(),
-            peer_share: PEER_SHARE,
-            fade_ns: REPORT_FADE_NS,
+            classifier: Classifier::new(&classes),
+            pace: Pace {
+                ratio_ns: ns(learned.ratio_decay_ms),
+                errors_ns: ns(learned.error_decay_ms),
+                others_ns: ns(learned.others_decay_ms),
+            },
+            peer_share: learned.peer_share,
+            fade_ns: ns(learned.report_fade_ms),
             max_classes: classes.max_classes,
             concurrency: config.concurrency,
+            scan_max: Learned::scan_max(learned),
         })
     }
 }
@@ -51,13 +64,22 @@ impl Tracking {
 impl Snapshot {
     /// What is expected of an endpoint as it is now, the call to be placed not counted; `None` where
     /// nobody learns from it.
-    pub(crate) fn expected(&self, now_ns: u64, endpoint: &Endpoint) -> Option<Expected> {
+    pub(crate) fn expected(
+        &self,
+        now_ns: u64,
+        request: RequestInfo,
+        index: u32,
+    ) -> Option<Expected> {
         let tracking = self.settings.tracking.as_ref()?;
-        let peers = tracking.peer_share * f64::from(self.sidecars.saturating_sub(1));
-        let own = endpoint.live.unanswered();
-        Some(Expected {
-            calls: endpoint.ledger.calls(now_ns, own, peers, tracking.fade_ns),
-            latency_s: 0.0,
+        let expected = self.balancer.expected(self.view(), now_ns, request, index);
+        expected.or_else(|| {
+            let endpoint = &self.members[index as usize].endpoint;
+            let peers = tracking.peer_share * f64::from(self.sidecars.saturating_sub(1));
+            let own = endpoint.live.unanswered();
+            Some(Expected {
+                calls: endpoint.ledger.calls(now_ns, own, peers, tracking.fade_ns),
+                latency_s: 0.0,
+            })
         })
     }
 }
@@ -71,7 +93,7 @@ impl Service {
             None => (RequestClass::default(), false),
             Some(tracking) => {
                 self.newcomers
-                    .classify(&snapshot.classes, &tracking.classifier, traits)
+                    .classify(&snapshot.learning.classes, &tracking.classifier, traits)
             }
         }
     }
@@ -79,7 +101,7 @@ impl Service {
     /// The classes in force.
     #[must_use]
     pub fn classes(&self) -> Arc<ClassSet> {
-        Arc::clone(&self.snapshot().classes)
+        Arc::clone(&self.snapshot().learning.classes)
     }
 
     /// Counters of classes that wait, were folded or made room.
@@ -96,7 +118,7 @@ impl Service {
         let current = self.snapshot();
         let mut window = Window {
             endpoint_epoch: current.epoch,
-            class_epoch: current.classes.epoch(),
+            class_epoch: current.learning.classes.epoch(),
             length_ns: now_ns.saturating_sub(writer.window_ns),
             ..Window::default()
         };
@@ -105,7 +127,7 @@ impl Service {
         for index in &current.usable {
             usable[*index as usize] = true;
         }
-        let mut calls = vec![0; current.classes.entries().len()];
+        let mut calls = vec![0; current.learning.classes.entries().len()];
         for (index, (member, usable)) in current.members.iter().zip(usable).enumerate() {
             let endpoint = &member.endpoint;
             let state = EndpointState {
@@ -137,31 +159,74 @@ impl Service {
         }
     }
 
-    /// Brings the classes up to date, for a snapshot of that many endpoints.
-    pub(super) fn next_classes(
+    /// Classes and scores for the next snapshot: brought up to date, and in the order of its
+    /// members.
+    pub(super) fn next_learning(
         &self,
         writer: &mut Writer,
         tracking: Option<&Tracking>,
-        members: &[crate::endpoint::Member],
-    ) -> Arc<ClassSet> {
+        members: &[Member],
+        previous: &Snapshot,
+    ) -> Arc<Learning> {
         let Some(tracking) = tracking else {
-            return Arc::clone(writer.interner.set());
+            return Arc::clone(&previous.learning);
         };
-        if let Some(concurrency) = tracking.concurrency {
-            for member in members {
-                member.endpoint.ledger.set_concurrency(concurrency as f32);
-            }
-        }
         let interner = &mut writer.interner;
         let moved = interner.update(&self.newcomers, tracking.max_classes, members.len());
-        let set = Arc::clone(interner.set());
+        let classes = Arc::clone(interner.set());
         if let Some(moved) = moved.filter(|moved| !moved.classes.is_empty()) {
             for member in members {
                 let ledger = &member.endpoint.ledger;
-                ledger.moved(set.epoch(), &moved.classes, &moved.kinds);
+                ledger.moved(classes.epoch(), &moved.classes, &moved.kinds);
             }
         }
-        set
+        let ids = members.iter().map(|member| member.endpoint.id).collect();
+        let concurrency = tracking.concurrency.map(|calls| calls as f32);
+        let table = writer
+            .table
+            .carried(&classes, &ids, tracking.scan_max, concurrency);
+        for (member, concurrency) in members.iter().zip(&table.concurrency) {
+            member.endpoint.ledger.set_concurrency(*concurrency);
+        }
+        writer.table = Arc::clone(&table);
+        Arc::new(Learning {
+            table,
+            classes,
+            reported_ns: Arc::clone(&previous.learning.reported_ns),
+        })
+    }
+
+    /// Takes scores over, from the next pick on. Returns the epoch of the table.
+    ///
+    /// # Errors
+    /// Classes or endpoints have changed since they were computed, or a value cannot be; the scores
+    /// before stay in force.
+    pub fn publish_scores(&self, scores: &Scores<'_>, now_ns: u64) -> Result<u64, ScoresError> {
+        let mut writer = self.writer.lock();
+        let current = self.snapshot.load();
+        if current.settings.tracking.is_none() {
+            let message = format!("service `{}` has no request classes", self.name);
+            return Err(ScoresError::Invalid(message));
+        }
+        let class_epoch = current.learning.classes.epoch();
+        for (what, current, given) in [
+            ("endpoint", current.epoch, scores.endpoint_epoch),
+            ("class", class_epoch, scores.class_epoch),
+        ] {
+            if current != given {
+                return Err(ScoresError::Stale {
+                    what,
+                    current,
+                    given,
+                });
+            }
+        }
+        let table = current.learning.table.published(scores, now_ns)?;
+        let epoch = table.epoch;
+        writer.table = Arc::new(table);
+        writer.sidecars = Some(scores.sidecars.max(1));
+        self.republish(&mut writer, &current);
+        Ok(epoch)
     }
 
     /// Enters the end of an attempt, or of its sample, in its endpoint's ledger.
@@ -187,8 +252,8 @@ impl Service {
         }
         let ended = Ended {
             now_ns,
-            class: snapshot.classes.place(class),
-            class_epoch: snapshot.classes.epoch(),
+            class: snapshot.learning.classes.place(class),
+            class_epoch: snapshot.learning.classes.epoch(),
             outcome: sample.outcome,
             latency_ns: sample.latency_ns,
             expected,
@@ -208,9 +273,11 @@ impl Service {
     ) {
         if let Some(tracking) = &snapshot.settings.tracking {
             let own = endpoint.live.unanswered();
-            endpoint
-                .ledger
-                .reported(now_ns, report, own, &tracking.pace);
+            let pace = &tracking.pace;
+            if endpoint.ledger.reported(now_ns, report, own, pace) {
+                let reported_ns = &snapshot.learning.reported_ns;
+                reported_ns.store(now_ns.max(1), Relaxed);
+            }
         }
     }
 }

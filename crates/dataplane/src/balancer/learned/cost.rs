@@ -1,0 +1,294 @@
+//! What a call costs on an endpoint, from values that were read (`algorithms.md` 3.4).
+//!
+//! Pure functions of f32 in a fixed order, without fused multiply-add, exponentials by short
+//! polynomials: the same values give the same bits on any machine, so that a recorded pick can be
+//! computed again. Values stand in arrays per field, a block of endpoints at a time, and every step
+//! is free of branches, so that the compiler takes several endpoints at once. (A table with
+//! interpolation is as exact, but nothing can look up several places at once.)
+
+/// Endpoints of a block.
+pub const LANES: usize = 16;
+
+/// Shares in which the ratios believe what was expected.
+const RATIO_PRIOR: f32 = 10.0;
+const KIND_RATIO_PRIOR: f32 = 3.0;
+
+const RATIO_MIN: f32 = 0.2;
+const RATIO_MAX: f32 = 10.0;
+const UTILIZATION_MAX: f32 = 0.95;
+
+/// Smoothness of the bend where waiting begins: with a fresh report, and more without one.
+const BEND: f32 = 0.15;
+const BEND_STALE: f32 = 0.5;
+
+/// An age that stands for "never": e^-x of it is nothing at every time constant.
+pub const NEVER_S: f32 = 1e9;
+
+/// Added and taken away again, it rounds to a whole number, which then stands in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// Exponent of 2 beyond which a power counts as this one: the least that is a normal number.
+const POWER_MAX: f32 = 126.0;
+
+/// e^-x for x >= 0, within 1e-4 of itself.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    let power = (x * std::f32::consts::LOG2_E).min(POWER_MAX);
+    let rounded = power + ROUND;
+    let rest = (power - (rounded - ROUND)) * std::f32::consts::LN_2;
+    let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+    let scale = f32::from_bits(127_u32.wrapping_sub(whole) << 23);
+    // Taylor: what is left is at most (ln 2 / 2)^5 / 120.
+    let tail = 0.5 - rest * (1.0 / 6.0 - rest * (1.0 / 24.0));
+    scale * (1.0 - rest * (1.0 - rest * tail))
+}
+
+/// ln(1 + e^-x) for x >= 0, within 2e-4 of itself.
+#[inline(always)]
+fn soft(x: f32) -> f32 {
+    // ln(1 + t) = 2 artanh(t / (2 + t)), whose series falls by more than 9 a step.
+    let t = exp(x);
+    let s = t / (2.0 + t);
+    let square = s * s;
+    let tail = 1.0 / 3.0 + square * (1.0 / 5.0 + square * (1.0 / 7.0));
+    2.0 * s * (1.0 + square * tail)
+}
+
+/// What the cost of a call on an endpoint hangs on, `L` endpoints at once. Times in seconds; ages
+/// are times since, [`NEVER_S`] where there was nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Read<const L: usize> {
+    /// o: own calls in flight.
+    pub own: [f32; L],
+    /// n_rep - o_rep of the last report.
+    pub surplus: [f32; L],
+    /// o_rep.
+    pub own_reported: [f32; L],
+    /// mo.
+    pub others: [f32; L],
+    /// a.
+    pub report_age_s: [f32; L],
+    /// Reported; 0: none.
+    pub utilization: [f32; L],
+    /// A and B, and the age of their last sample.
+    pub measured_s: [f32; L],
+    /// B.
+    pub expected_s: [f32; L],
+    /// Age of the last sample of both.
+    pub ratio_age_s: [f32; L],
+    /// A of the kind.
+    pub kind_measured_s: [f32; L],
+    /// B of the kind.
+    pub kind_expected_s: [f32; L],
+    /// Age of the last sample of both.
+    pub kind_age_s: [f32; L],
+    /// e as of the last answer.
+    pub errors: [f32; L],
+    /// Age of that answer.
+    pub answer_age_s: [f32; L],
+    /// rtt.
+    pub rtt_s: [f32; L],
+    /// S.
+    pub cost_s: [f32; L],
+    /// sbar.
+    pub mean_service_s: [f32; L],
+    /// c.
+    pub concurrency: [f32; L],
+    /// Static weight, less what slow start holds back.
+    pub weight: [f32; L],
+}
+
+impl<const L: usize> Default for Read<L> {
+    /// Endpoints of which nothing is known.
+    fn default() -> Self {
+        Self {
+            own: [0.0; L],
+            surplus: [0.0; L],
+            own_reported: [0.0; L],
+            others: [0.0; L],
+            report_age_s: [NEVER_S; L],
+            utilization: [0.0; L],
+            measured_s: [0.0; L],
+            expected_s: [0.0; L],
+            ratio_age_s: [NEVER_S; L],
+            kind_measured_s: [0.0; L],
+            kind_expected_s: [0.0; L],
+            kind_age_s: [NEVER_S; L],
+            errors: [0.0; L],
+            answer_age_s: [NEVER_S; L],
+            rtt_s: [0.0; L],
+            cost_s: [0.0; L],
+            mean_service_s: [0.0; L],
+            concurrency: [1.0; L],
+            weight: [1.0; L],
+        }
+    }
+}
+
+/// Numbers of a pick that are the same for every endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Factors {
+    /// What others are taken to have begun for each own call: 0.25 (M - 1).
+    pub peers: f32,
+    /// 1 / 0.1 s.
+    pub report_fade: f32,
+    /// 1 / 4 s; 0: no ratios.
+    pub ratio_fade: f32,
+    /// 1 / 20 s.
+    pub error_fade: f32,
+    /// Share of errors up to which they cost nothing.
+    pub error_threshold: f32,
+    /// Seconds.
+    pub error_penalty_s: f32,
+    /// Weight of utilization.
+    pub utilization: f32,
+    /// Weight of the cube by sbar.
+    pub queue: f32,
+    /// Weight of the cube by S.
+    pub class_queue: f32,
+    /// Whether r is 1.
+    pub no_ratio: bool,
+    /// Whether r_m is r.
+    pub no_kind_ratio: bool,
+}
+
+/// The cost and what it is made of, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs<const L: usize> {
+    /// n.
+    pub calls: [f32; L],
+    /// p.
+    pub latency_s: [f32; L],
+    /// r.
+    pub ratio: [f32; L],
+    /// r_m.
+    pub kind_ratio: [f32; L],
+    /// Share of errors as read.
+    pub errors: [f32; L],
+    /// r_m S.
+    pub service_s: [f32; L],
+    /// r (p - S).
+    pub wait_s: [f32; L],
+    /// Utilization.
+    pub utilization_s: [f32; L],
+    /// 0.3 sbar (n/c)^3.
+    pub queue_s: [f32; L],
+    /// r_m S (n/c)^3.
+    pub class_queue_s: [f32; L],
+    /// Errors.
+    pub error_s: [f32; L],
+    /// The sum, rtt included.
+    pub cost_s: [f32; L],
+    /// That divided by the weight: the least one wins, but for the jitter.
+    pub weighted_s: [f32; L],
+}
+
+/// (A d + prior x)/(B d + prior), in [0.2, 10].
+#[inline(always)]
+fn ratio(measured: f32, expected: f32, kept: f32, prior_s: f32, of: f32) -> f32 {
+    let found = (measured * kept + prior_s * of) / (expected * kept + prior_s);
+    found.clamp(RATIO_MIN, RATIO_MAX)
+}
+
+/// The costs of a block.
+#[inline(always)]
+#[must_use]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "one place in many arrays: iterators of all of them would hide it"
+)]
+pub fn costs<const L: usize>(read: &Read<L>, factors: &Factors) -> Costs<L> {
+    let mut out = Costs {
+        calls: [0.0; L],
+        latency_s: [0.0; L],
+        ratio: [1.0; L],
+        kind_ratio: [1.0; L],
+        errors: [0.0; L],
+        service_s: [0.0; L],
+        wait_s: [0.0; L],
+        utilization_s: [0.0; L],
+        queue_s: [0.0; L],
+        class_queue_s: [0.0; L],
+        error_s: [0.0; L],
+        cost_s: [0.0; L],
+        weighted_s: [0.0; L],
+    };
+    let mut wait = [0.0; L];
+    for i in 0..L {
+        let fresh = exp(read.report_age_s[i] * factors.report_fade);
+        let others = fresh * read.surplus[i] + (1.0 - fresh) * read.others[i];
+        let grown = (read.own[i] - read.own_reported[i]).max(0.0);
+        let calls = read.own[i] + (others.max(0.0) + factors.peers * grown);
+        let bend = BEND + BEND_STALE * (1.0 - fresh);
+        let above = calls - read.concurrency[i] + 1.0;
+        let queue = above.max(0.0) + bend * soft(above.abs() / bend);
+        wait[i] = queue / read.concurrency[i] * read.mean_service_s[i];
+        out.calls[i] = calls;
+        out.latency_s[i] = read.cost_s[i] + wait[i];
+    }
+    if !factors.no_ratio {
+        for i in 0..L {
+            let kept = exp(read.ratio_age_s[i] * factors.ratio_fade);
+            let prior_s = RATIO_PRIOR * read.mean_service_s[i];
+            out.ratio[i] = ratio(read.measured_s[i], read.expected_s[i], kept, prior_s, 1.0);
+        }
+    }
+    out.kind_ratio = out.ratio;
+    if !factors.no_kind_ratio {
+        for i in 0..L {
+            let kept = exp(read.kind_age_s[i] * factors.ratio_fade);
+            let prior_s = KIND_RATIO_PRIOR * read.mean_service_s[i];
+            let (measured_s, expected_s) = (read.kind_measured_s[i], read.kind_expected_s[i]);
+            out.kind_ratio[i] = ratio(measured_s, expected_s, kept, prior_s, out.ratio[i]);
+        }
+    }
+    for i in 0..L {
+        let service_s = out.kind_ratio[i] * read.cost_s[i];
+        let busy = read.utilization[i].min(UTILIZATION_MAX);
+        let load = out.calls[i] / read.concurrency[i];
+        let cube = load * load * load;
+        let errors = read.errors[i] * exp(read.answer_age_s[i] * factors.error_fade);
+        let costly = errors > factors.error_threshold;
+        out.service_s[i] = service_s;
+        out.wait_s[i] = out.ratio[i] * wait[i];
+        out.utilization_s[i] = factors.utilization * service_s * (busy / (1.0 - busy));
+        out.queue_s[i] = factors.queue * read.mean_service_s[i] * cube;
+        out.class_queue_s[i] = factors.class_queue * service_s * cube;
+        out.errors[i] = errors;
+        out.error_s[i] = if costly {
+            factors.error_penalty_s * errors
+        } else {
+            0.0
+        };
+        out.cost_s[i] = read.rtt_s[i]
+            + out.service_s[i]
+            + out.wait_s[i]
+            + out.utilization_s[i]
+            + out.queue_s[i]
+            + out.class_queue_s[i]
+            + out.error_s[i];
+        out.weighted_s[i] = out.cost_s[i] / read.weight[i];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{exp, soft};
+
+    #[test]
+    fn exponentials_are_within_a_thousandth() {
+        for step in 0..60_000 {
+            let x = f64::from(step) * 1e-3;
+            let found = f64::from(exp(x as f32)) / libm::exp(-x) - 1.0;
+            assert!(found.abs() < 1e-4, "e^-{x}: {found}");
+            let found = f64::from(soft(x as f32)) / libm::log1p(libm::exp(-x)) - 1.0;
+            assert!(found.abs() < 2e-4, "soft {x}: {found}");
+        }
+        for x in [100.0, 1e3, 1e10, f32::MAX, f32::INFINITY] {
+            assert!((0.0..1e-30).contains(&exp(x)), "{x}");
+            assert!((0.0..1e-30).contains(&soft(x)), "{x}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+    }
+}
