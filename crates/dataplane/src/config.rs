@@ -125,6 +125,8 @@ pub enum ListenerMode {
     Service,
     /// In front of a server.
     Inbound,
+    /// By the target of an HTTP CONNECT request.
+    Connect,
 }
 
 /// One bound address.
@@ -166,6 +168,8 @@ pub struct Limits {
     pub max_send_buffer_bytes: usize,
     /// Streams that a client may have reset before they were even accepted, per connection.
     pub max_pending_resets: usize,
+    /// Bytes of an HTTP CONNECT request.
+    pub max_connect_head_bytes: usize,
     /// Resets that a client makes or provokes, per connection.
     pub resets: ResetLimit,
     /// Frames that neither carry a call nor answer one, per connection, in both directions.
@@ -243,6 +247,7 @@ impl Default for Limits {
             stream_window_bytes: 256 * 1024,
             max_send_buffer_bytes: 256 * 1024,
             max_pending_resets: 1_000,
+            max_connect_head_bytes: 8 * 1024,
             resets: ResetLimit::default(),
             control_frames: RateLimit::default(),
         }
@@ -500,7 +505,8 @@ impl Config {
         let positive = limits.max_connections > 0
             && limits.max_streams_per_connection > 0
             && limits.max_send_buffer_bytes > 0
-            && limits.max_pending_resets > 0;
+            && limits.max_pending_resets > 0
+            && limits.max_connect_head_bytes > 0;
         check(positive, "limits", || {
             "every limit must be at least 1".into()
         })?;

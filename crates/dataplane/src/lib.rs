@@ -30,6 +30,7 @@ pub mod cells;
 pub mod class;
 pub mod clock;
 pub mod config;
+pub mod connect;
 pub mod constraints;
 pub mod deadline;
 pub mod decisions;

@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::address::Address;
 use crate::config::{ListenerConfig, ListenerMode};
+use crate::connect::{self, TunnelStats};
 use crate::error::BindError;
 use crate::io::{close_gently, Rewound, Socket};
 use crate::runtime::{Routing, Thread};
@@ -30,7 +31,7 @@ use crate::service::Service;
 use crate::stats::Limit;
 
 /// What an HTTP/2 client sends first (RFC 9113 3.4).
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const NOT_HTTP2: &[u8] = b"HTTP/1.1 426 Upgrade Required\r\n\
     content-type: text/plain\r\nconnection: close, upgrade\r\nupgrade: h2c\r\n\
@@ -38,7 +39,7 @@ const NOT_HTTP2: &[u8] = b"HTTP/1.1 426 Upgrade Required\r\n\
     attnroute: this port speaks gRPC: HTTP/2 by prior knowledge, neither HTTP/1.1 nor TLS\n";
 
 /// A TLS record: fatal alert 70, protocol_version (RFC 8446 6.2).
-const TLS_ALERT: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 70];
+pub(crate) const TLS_ALERT: &[u8] = &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 70];
 
 /// Longest method of an HTTP/1 request.
 const METHOD_MAX: usize = 32;
@@ -76,6 +77,8 @@ pub struct ListenerStats {
     pub refused: [AtomicU64; Stranger::ALL.len()],
     /// Accepts that the system refused.
     pub accept_errors: AtomicU64,
+    /// Tunnels of a `connect` listener.
+    pub tunnels: TunnelStats,
 }
 
 /// What a connection was that did not begin HTTP/2.
@@ -92,16 +95,25 @@ pub enum Stranger {
     Silent,
     /// It closed by itself, or its socket failed.
     Closed,
+    /// A CONNECT request that is none.
+    Malformed,
+    /// A CONNECT request beyond `limits.max_connect_head_bytes`.
+    HeadTooLong,
+    /// A CONNECT request for what no service is called.
+    UnknownTarget,
 }
 
 impl Stranger {
     /// Every kind.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::Http1,
         Self::Tls,
         Self::Unknown,
         Self::Silent,
         Self::Closed,
+        Self::Malformed,
+        Self::HeadTooLong,
+        Self::UnknownTarget,
     ];
 
     /// Its metric label.
@@ -113,7 +125,53 @@ impl Stranger {
             Self::Unknown => "unknown_protocol",
             Self::Silent => "handshake_timeout",
             Self::Closed => "closed",
+            Self::Malformed => "malformed",
+            Self::HeadTooLong => "head_too_long",
+            Self::UnknownTarget => "unknown_target",
         }
+    }
+}
+
+/// How a client's calls come in.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) listener: Arc<Listener>,
+    /// What it asked a tunnel for; it decides which service takes the calls.
+    target: Option<String>,
+}
+
+impl Way {
+    /// Straight to a listener.
+    pub(crate) fn to(listener: &Arc<Listener>) -> Self {
+        Self {
+            listener: Arc::clone(listener),
+            target: None,
+        }
+    }
+
+    /// Through a tunnel.
+    pub(crate) fn through(listener: &Arc<Listener>, target: String) -> Self {
+        Self {
+            listener: Arc::clone(listener),
+            target: Some(target),
+        }
+    }
+
+    /// The service of a call with this authority.
+    pub(crate) fn service<'a>(
+        &self,
+        routing: &'a Routing,
+        authority: Option<&str>,
+    ) -> Option<&'a Arc<Service>> {
+        match &self.target {
+            Some(target) => routing.authorities.find(target),
+            None => self.listener.service(routing, authority),
+        }
+    }
+
+    /// By which name the service was asked for, if by any.
+    pub(crate) fn asked<'a>(&'a self, authority: Option<&'a str>) -> Option<&'a str> {
+        self.target.as_deref().or(authority)
     }
 }
 
@@ -156,14 +214,16 @@ impl Listener {
     }
 
     /// The service of a call with this authority; `None` for the listener's default.
-    pub(crate) fn service<'a>(
+    fn service<'a>(
         &self,
         routing: &'a Routing,
         authority: Option<&str>,
     ) -> Option<&'a Arc<Service>> {
         let config = self.config.load();
         match (config.mode, authority) {
-            (ListenerMode::Explicit, Some(authority)) => routing.authorities.find(authority),
+            (ListenerMode::Explicit | ListenerMode::Connect, Some(authority)) => {
+                routing.authorities.find(authority)
+            }
             (ListenerMode::Inbound, _) => routing.services.get(&config.name),
             _ => routing.services.get(config.service.as_ref()?),
         }
@@ -357,6 +417,9 @@ impl Drop for Open {
 }
 
 async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
+    if open.0.config.load().mode == ListenerMode::Connect {
+        return connect::serve(thread, &open.0, socket).await;
+    }
     let timeout = Duration::from_millis(thread.shared.routing.load().timeouts.handshake_ms);
     let sniffed = tokio::select! {
         sniffed = tokio::time::timeout(timeout, sniff(&mut socket)) => {
@@ -366,24 +429,14 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
         () = thread.going_away(&open.0).cancelled() => Err(Stranger::Closed),
     };
     match sniffed {
-        Ok(head) => {
-            let socket = Rc::new(RefCell::new(socket));
-            server::serve(thread, &open.0, Rewound::new(&socket, head)).await;
-            // HTTP/2 is over and has given its half back.
-            if let Some(socket) = Rc::into_inner(socket) {
-                tokio::select! {
-                    () = close_gently(socket.into_inner()) => {}
-                    () = thread.force.cancelled() => {}
-                }
-            }
-        }
+        Ok(head) => speak_http2(thread, &Way::to(&open.0), socket, head).await,
         Err(stranger) => {
             open.0.stats.refused[stranger as usize].fetch_add(1, Relaxed);
             tracing::debug!(listener = %open.0.name(), what = stranger.name(), "refused");
             let farewell = match stranger {
                 Stranger::Http1 => NOT_HTTP2,
                 Stranger::Tls => TLS_ALERT,
-                Stranger::Unknown | Stranger::Silent | Stranger::Closed => return,
+                _ => return,
             };
             if tokio::time::timeout(FAREWELL, socket.write_all(farewell))
                 .await
@@ -391,6 +444,19 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
             {
                 close_gently(socket).await;
             }
+        }
+    }
+}
+
+/// Serves a client that has sent `head`, the preface first.
+pub(crate) async fn speak_http2(thread: &Rc<Thread>, way: &Way, socket: Socket, head: Bytes) {
+    let socket = Rc::new(RefCell::new(socket));
+    server::serve(thread, way, Rewound::new(&socket, head)).await;
+    // HTTP/2 is over and has given its half back.
+    if let Some(socket) = Rc::into_inner(socket) {
+        tokio::select! {
+            () = close_gently(socket.into_inner()) => {}
+            () = thread.force.cancelled() => {}
         }
     }
 }
@@ -416,7 +482,7 @@ async fn sniff(socket: &mut Socket) -> Result<Bytes, Stranger> {
 }
 
 /// What is no HTTP/2; `None` while its first line is not whole.
-fn stranger_of(head: &[u8]) -> Option<Stranger> {
+pub(crate) fn stranger_of(head: &[u8]) -> Option<Stranger> {
     // A TLS record of type handshake, any 3.x version (RFC 8446 5.1).
     if head.len() >= 2 && head[0] == 0x16 && head[1] == 0x03 || head == [0x16] {
         return Some(Stranger::Tls);

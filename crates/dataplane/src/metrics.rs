@@ -9,6 +9,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::class::Newcomers;
+use crate::connect::Content;
 use crate::constraints::Void;
 use crate::endpoint::Endpoint;
 use crate::grpc::Code;
@@ -587,6 +588,18 @@ fn listeners(page: &mut Page, data_plane: &DataPlane) {
     for (name, listener) in &listeners {
         for (kind, count) in Stranger::ALL.iter().zip(&listener.stats.refused) {
             let labels = [("listener", name.as_str()), ("reason", kind.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+    let family = "attnroute_listener_tunnels_total";
+    page.family(
+        family,
+        "counter",
+        "CONNECT tunnels by what they hold; other than http2 passes through unbalanced",
+    );
+    for (name, listener) in &listeners {
+        for (content, count) in Content::ALL.iter().zip(&listener.stats.tunnels.opened) {
+            let labels = [("listener", name.as_str()), ("content", content.name())];
             page.sample(family, &labels, count.load(Relaxed));
         }
     }

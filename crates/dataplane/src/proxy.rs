@@ -23,7 +23,7 @@ use crate::exchange::CallGuard;
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
 use crate::inbound::answers::Question;
-use crate::listener::Listener;
+use crate::listener::Way;
 use crate::route::check_authority;
 use crate::runtime::{Routing, Thread};
 use crate::server::Slot;
@@ -33,14 +33,14 @@ use crate::stats::{Limit, Stats};
 /// Takes over one accepted call: answers it, or leaves it to a task that will.
 pub(crate) fn serve(
     thread: &Rc<Thread>,
-    listener: &Listener,
+    way: &Way,
     slot: Slot,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) {
     let received_ns = thread.clock.now_ns();
     let (mut head, body) = request.into_parts();
-    let Ok(authority) = authority_of(&mut head, listener) else {
+    let Ok(authority) = authority_of(&mut head, way) else {
         // A malformed request gets no answer, and only its stream ends (H2-38).
         thread.shared.stats.malformed_requests.fetch_add(1, Relaxed);
         respond.send_reset(h2::Reason::PROTOCOL_ERROR);
@@ -50,7 +50,7 @@ pub(crate) fn serve(
         let routing = thread.shared.routing.load();
         let sampled = routing.sampling.draw(&mut thread.lots.borrow_mut());
         let stats = &thread.shared.stats;
-        let admitted = admit(stats, &routing, listener, &head, authority.as_ref());
+        let admitted = admit(stats, &routing, way, &head, authority.as_ref());
         (admitted, sampled)
     };
     let record = sampled.is_noted().then(|| {
@@ -68,7 +68,7 @@ pub(crate) fn serve(
         }
     };
     if let Some(question) = Question::of(&service, head.uri.path()) {
-        return question.answer(thread, listener, service, slot, body, respond);
+        return question.answer(thread, &way.listener, service, slot, body, respond);
     }
     let taken = Some(Arc::clone(&service));
     let guard = CallGuard::new(thread, taken, received_ns, slot, record);
@@ -92,7 +92,7 @@ fn is_reset(respond: &mut SendResponse<Bytes>) -> bool {
 fn admit(
     stats: &Stats,
     routing: &Routing,
-    listener: &Listener,
+    way: &Way,
     head: &Parts,
     authority: Option<&Authority>,
 ) -> Result<Arc<Service>, Fault> {
@@ -103,18 +103,17 @@ fn admit(
         return Err(Fault::HeaderList { bytes, limit });
     }
     let authority = authority.map(Authority::as_str);
-    listener
-        .service(routing, authority)
+    way.service(routing, authority)
         .cloned()
         .ok_or_else(|| Fault::UnknownAuthority {
-            authority: authority.unwrap_or_default().to_owned(),
+            authority: way.asked(authority).unwrap_or_default().to_owned(),
             known: Arc::clone(&routing.known_authorities),
         })
 }
 
 /// The authority of the call: `:authority`, else `host`, else none (the listener's default
 /// service); written into the URI where it was missing, because the endpoint needs one.
-fn authority_of(head: &mut Parts, listener: &Listener) -> Result<Option<Authority>, ()> {
+fn authority_of(head: &mut Parts, way: &Way) -> Result<Option<Authority>, ()> {
     let host = head.headers.get(http::header::HOST);
     if let Some(authority) = head.uri.authority() {
         check_authority(authority.as_str()).map_err(|_| ())?;
@@ -140,7 +139,7 @@ fn authority_of(head: &mut Parts, listener: &Listener) -> Result<Option<Authorit
     uri.authority = Some(
         authority
             .clone()
-            .unwrap_or_else(|| listener.default_authority()),
+            .unwrap_or_else(|| way.listener.default_authority()),
     );
     head.uri = Uri::from_parts(uri).map_err(|_| ())?;
     Ok(authority)

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::time::{sleep, Sleep};
 
 use crate::frames::{Alarm, Peer, Watched};
 use crate::io::Rewound;
-use crate::listener::Listener;
+use crate::listener::Way;
 use crate::proxy;
 use crate::runtime::Thread;
 use crate::stats::Limit;
@@ -23,7 +22,7 @@ use crate::stats::Limit;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Serves a connection until the client leaves, or until it was drained.
-pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket: Rewound) {
+pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
     let (timeout, alarm);
     let handshake = {
         let routing = thread.shared.routing.load();
@@ -54,7 +53,7 @@ pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket:
         Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
         Err(_) => return tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),
     };
-    let mut serving = pin!(accept_calls(thread, listener, connection, alarm));
+    let mut serving = pin!(accept_calls(thread, way, connection, alarm));
     tokio::select! {
         () = serving.as_mut() => return,
         () = thread.force.cancelled() => {}
@@ -65,11 +64,11 @@ pub(crate) async fn serve(thread: &Rc<Thread>, listener: &Arc<Listener>, socket:
 
 async fn accept_calls(
     thread: &Rc<Thread>,
-    listener: &Arc<Listener>,
+    way: &Way,
     mut connection: Connection<Watched<Rewound>, Bytes>,
     alarm: Alarm,
 ) {
-    let mut going_away = pin!(thread.going_away(listener).cancelled());
+    let mut going_away = pin!(thread.going_away(&way.listener).cancelled());
     let mut leaving = false;
     let mut cut_off: Option<Pin<Box<Sleep>>> = None;
     let open = Rc::new(Cell::new(0_u32));
@@ -98,13 +97,7 @@ async fn accept_calls(
         .await;
         match accepted {
             Some(Ok((request, respond))) => {
-                proxy::serve(
-                    thread,
-                    listener,
-                    Slot::take(&open, thread),
-                    request,
-                    respond,
-                );
+                proxy::serve(thread, way, Slot::take(&open, thread), request, respond);
             }
             Some(Err(error)) => {
                 if let Some(limit) = alarm.limit() {

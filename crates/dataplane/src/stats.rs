@@ -41,6 +41,8 @@ pub enum Limit {
     RequestClasses,
     /// `limits.max_replay_bytes_total` of a service, where it did so.
     ReplayBytesTotal,
+    /// `limits.max_connect_head_bytes` of a CONNECT request.
+    ConnectHead,
     /// `queue.max_length` of an inbound listener.
     QueueLength,
     /// `queue.timeout` of an inbound listener.
@@ -57,7 +59,7 @@ pub enum Limit {
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -74,6 +76,7 @@ impl Limit {
         Self::ReplayBytes,
         Self::RequestClasses,
         Self::ReplayBytesTotal,
+        Self::ConnectHead,
         Self::QueueLength,
         Self::QueueTimeout,
         Self::InflightPerEndpoint,
@@ -102,6 +105,7 @@ impl Limit {
             Self::ReplayBytes => "max_replay_bytes",
             Self::RequestClasses => "max_classes",
             Self::ReplayBytesTotal => "max_replay_bytes_total",
+            Self::ConnectHead => "max_connect_head_bytes",
             Self::QueueLength => "queue.max_length",
             Self::QueueTimeout => "queue.timeout",
             Self::InflightPerEndpoint => "max_inflight_per_endpoint",

@@ -37,6 +37,7 @@ _COMMANDS = {
     "undrain": "End the drain or the pin of an endpoint.",
     "wait": "Wait until the sidecar is ready.",
     "weights": "Show the weights in force, live.",
+    "wrap": "Run a program with a sidecar of its own.",
 }
 
 

@@ -27,7 +27,6 @@ __all__ = ["problems_of"]
 Loc = tuple[str | int, ...]
 
 _RESERVED_MODES = {
-    "connect": "a later version",
     "transparent": "a later version",
 }
 _EXPECTED = {

@@ -35,7 +35,7 @@ Name = Annotated[
     str, Parsed(scalars.parse_name, {"type": "string", "pattern": scalars.NAME_PATTERN})
 ]
 
-MODES = ("explicit", "service", "inbound")
+MODES = ("explicit", "service", "inbound", "connect")
 
 KEYS_OF_MODE = {
     "service": ("explicit", "service"),
@@ -71,9 +71,9 @@ class Listener(Strict):
         default="",
         description="Unique name in metrics and in the ports file; default `<mode>-<index>`.",
     )
-    mode: Literal["explicit", "service", "inbound"] = Field(
+    mode: Literal["explicit", "service", "inbound", "connect"] = Field(
         description="`explicit`: the service by `:authority`; `service`: always the same one; "
-        "`inbound`: in front of a server."
+        "`inbound`: in front of a server; `connect`: by the target of HTTP CONNECT."
     )
     address: Address = Field(
         description="`ip:port` (port 0 lets the system pick one) or `unix:/path`."

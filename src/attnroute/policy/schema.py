@@ -175,6 +175,10 @@ class Limits(Strict):
         description="Streams that a client may have reset before they were even accepted, per "
         "connection.",
     )
+    max_connect_head_bytes: Annotated[int, size(256, 1 << 20)] = Field(
+        default=8 << 10,
+        description="Size of an HTTP CONNECT request on a `connect` listener.",
+    )
     resets: ResetLimit = Field(
         default=ResetLimit(),
         description="Resets that a client makes, or provokes by mistakes, per connection; above, "

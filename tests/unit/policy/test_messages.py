@@ -392,21 +392,25 @@ def test_mistakes_at_the_top(rest: str, message: str) -> None:
     ("listener", "messages"),
     [
         (
-            "{mode: connect, address: 127.0.0.1:1}",
+            "{mode: transparent, address: 127.0.0.1:1}",
             [
                 (
-                    "1:20: `mode` in `listeners[0]`: found `connect`, which comes in a "
-                    "later version; "
-                    f"{__version__} has `explicit`, `service` or `inbound`"
+                    "1:20: `mode` in `listeners[0]`: found `transparent`, which comes in a "
+                    f"later version; {__version__} has `explicit`, `service`, `inbound` or "
+                    "`connect`"
                 )
             ],
+        ),
+        (
+            "{mode: connect, address: 127.0.0.1:1, service: cart}",
+            ["1:51: `service` in `listeners[0]` means nothing in mode `connect`; remove it"],
         ),
         (
             "{mode: explict, address: 127.0.0.1:1}",
             [
                 (
                     "1:20: `mode` in `listeners[0]`: found `explict`, expected "
-                    "`explicit`, `service` or `inbound`; did you mean `explicit`?"
+                    "`explicit`, `service`, `inbound` or `connect`; did you mean `explicit`?"
                 )
             ],
         ),
