@@ -79,6 +79,8 @@ pub struct Live {
     pub rtt_ns: AtomicU64,
     /// Connects that failed.
     pub connect_failures: AtomicU64,
+    /// Connections that were given up because nobody answered a PING.
+    pub silences: AtomicU64,
     /// The last connect failed, and none succeeded since.
     pub failing: AtomicBool,
 }

@@ -523,7 +523,7 @@ impl Exchange {
         if self.guard.thread.force.is_cancelled() {
             return Fault::ShuttingDown;
         }
-        Fault::of_endpoint(&self.endpoint(), error, self.lease.wrote())
+        self.lease.fault(error)
     }
 
     fn fault_of_message(&self) -> Fault {

@@ -49,6 +49,7 @@ pub mod hedge;
 pub mod histogram;
 pub mod inbound;
 mod io;
+mod keepalive;
 pub mod ledger;
 pub mod listener;
 pub mod logging;

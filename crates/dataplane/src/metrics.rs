@@ -424,7 +424,7 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
             );
         });
     }
-    let families: [(&str, &str, &str, PerEndpoint); 4] = [
+    let families: [(&str, &str, &str, PerEndpoint); 5] = [
         (
             "attnroute_endpoint_inflight",
             "gauge",
@@ -448,6 +448,12 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
             "counter",
             "Connects that failed",
             |endpoint| endpoint.live.connect_failures.load(Relaxed),
+        ),
+        (
+            "attnroute_endpoint_silences_total",
+            "counter",
+            "Connections given up because no PING was answered",
+            |endpoint| endpoint.live.silences.load(Relaxed),
         ),
     ];
     for (family, kind, help, read) in families {

@@ -31,13 +31,14 @@ use h2::client::{Connection as H2Connection, ResponseFuture, SendRequest};
 use h2::SendStream;
 use http::Request;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{sleep, Instant, Sleep};
 
 use crate::config::{ConnectionConfig, Limits, ServiceLimits, Timeouts};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::frames::{Alarm, Peer, Watched};
 use crate::io::{Counted, Socket, Traffic};
+use crate::keepalive::{Business, Keeper, RoundTrips};
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 use crate::stats::Limit;
@@ -45,6 +46,9 @@ use crate::waiting::{Connections, Reserved};
 
 /// A connection that ends earlier and unused counts as a failed connect.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// How much less than configured an endpoint that objects to pings is asked at least.
+const PING_FACTOR_MAX: u32 = 64;
 
 /// Header blocks of an answer that are read whatever the limit, 1 MiB.
 const ANSWER_BLOCK_BYTES_MIN: u32 = 1 << 20;
@@ -77,6 +81,9 @@ struct Entry {
     /// A dial ended, a connection ended, or a stream became free.
     changed: Notify,
     pending: Cell<usize>,
+    /// How many times longer than configured the endpoint wants to be left alone by pings.
+    ping_factor: Cell<u32>,
+    round_trips: RoundTrips,
     /// The endpoint left its set: no new streams, no new dials.
     removed: Cell<bool>,
 }
@@ -90,6 +97,12 @@ struct Connection {
     /// upload then never goes on.
     send: RefCell<Option<SendRequest<Bytes>>>,
     streams: Cell<usize>,
+    /// Streams that have ended.
+    ended: Cell<u64>,
+    /// It is as old as it may become: it leaves once there is another one.
+    aged: Cell<bool>,
+    /// It ended because the endpoint did not answer a PING.
+    silent: Cell<bool>,
     /// What the peer allows now.
     limit: Cell<usize>,
     since: Instant,
@@ -219,6 +232,8 @@ impl Pool {
                 urgent: Notify::new(),
                 changed: Notify::new(),
                 pending: Cell::new(0),
+                ping_factor: Cell::new(1),
+                round_trips: RoundTrips::default(),
                 removed: Cell::new(false),
             })
         });
@@ -377,6 +392,9 @@ impl Entry {
             limit: Cell::new(driver.max_concurrent_send_streams()),
             send: RefCell::new(Some(send)),
             streams: Cell::new(0),
+            ended: Cell::new(0),
+            aged: Cell::new(false),
+            silent: Cell::new(false),
             since: Instant::now(),
             used: Cell::new(false),
             traffic,
@@ -385,6 +403,7 @@ impl Entry {
         if self.removed.get() {
             return;
         }
+        self.replace_aged();
         self.connections.borrow_mut().push(Rc::clone(&connection));
         self.endpoint.live.connections.fetch_add(1, Relaxed);
         if let Some(service) = self.service.upgrade() {
@@ -392,7 +411,7 @@ impl Entry {
         }
         let (entry, thread) = (Rc::clone(self), Rc::clone(thread));
         tokio::task::spawn_local(async move {
-            let over = drive(&thread, driver, &connection, &alarm).await;
+            let over = drive(&thread, &entry, driver, &connection, &alarm).await;
             if let Some(limit) = over {
                 thread.shared.stats.hit(limit);
                 let (endpoint, limit) = (&entry.endpoint.name, limit.name());
@@ -400,6 +419,46 @@ impl Entry {
             }
             entry.ended(&thread, &connection);
         });
+    }
+
+    /// What watches a new connection: that the endpoint answers, and how old it becomes.
+    fn watch(&self, thread: &Thread, driver: &mut Driver) -> (Keeper, Option<Pin<Box<Sleep>>>) {
+        let settings = self.settings();
+        let config = settings.as_ref().map(|settings| &settings.connection);
+        let keepalive = config.map(|config| config.keepalive).unwrap_or_default();
+        let keeper = Keeper::new(keepalive, self.ping_factor.get(), driver.ping_pong());
+        let draw = thread.rng.borrow_mut().unit_f64();
+        let age = config.and_then(|config| config.age(draw));
+        (keeper, age.map(|age| Box::pin(sleep(age))))
+    }
+
+    /// Sees to a connection in place of one that is as old as it may become.
+    fn renew(self: &Rc<Self>, thread: &Rc<Thread>) {
+        let wanted = !self.removed.get() && !thread.going_away.is_cancelled();
+        if wanted && !self.dialler.get() {
+            self.spawn_dialler(thread);
+        }
+    }
+
+    /// Another connection is there: those that are as old as they may become take no more calls.
+    fn replace_aged(&self) {
+        for connection in self.connections.borrow().iter() {
+            if connection.aged.get() {
+                connection.retire();
+            }
+        }
+    }
+
+    /// The endpoint wants fewer pings.
+    fn objects(&self) {
+        let factor = self
+            .ping_factor
+            .get()
+            .saturating_mul(2)
+            .min(PING_FACTOR_MAX);
+        self.ping_factor.set(factor);
+        let endpoint = &self.endpoint.name;
+        tracing::warn!(%endpoint, factor, "endpoint objects to pings; it gets fewer");
     }
 
     fn ended(self: &Rc<Self>, thread: &Rc<Thread>, connection: &Rc<Connection>) {
@@ -442,6 +501,14 @@ impl Connection {
         }
     }
 
+    fn business(&self) -> Business {
+        Business {
+            streams: self.streams.get(),
+            ended: self.ended.get(),
+            read: self.traffic.read.get(),
+        }
+    }
+
     fn retire(&self) {
         *self.send.borrow_mut() = None;
     }
@@ -460,17 +527,29 @@ impl Lease {
         }
     }
 
+    /// An error of the stream. What came of a connection that was given up is told as it was.
+    pub(crate) fn fault(&self, error: &h2::Error) -> Fault {
+        let endpoint = &self.entry.endpoint.name;
+        match Fault::of_endpoint(endpoint, error, self.wrote()) {
+            Fault::Lost { endpoint, .. } if self.connection.silent.get() => Fault::Lost {
+                endpoint,
+                cause: "it did not answer a PING within `connection.keepalive.timeout`".into(),
+            },
+            fault => fault,
+        }
+    }
+
     /// Whether anything of the stream may have left: something was written to its connection since.
-    pub(crate) fn wrote(&self) -> bool {
+    fn wrote(&self) -> bool {
         self.connection.traffic.written.get() != self.written
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.connection
-            .streams
-            .set(self.connection.streams.get() - 1);
+        let connection = &self.connection;
+        connection.streams.set(connection.streams.get() - 1);
+        connection.ended.set(connection.ended.get() + 1);
         if self.entry.pending.get() > 0 {
             self.entry.changed.notify_waiters();
         }
@@ -601,15 +680,33 @@ async fn establish(
 /// Moves frames until the connection ends, and follows the peer's stream limit. Returns the limit
 /// that the endpoint went over, if that was the reason.
 async fn drive(
-    thread: &Thread,
+    thread: &Rc<Thread>,
+    entry: &Rc<Entry>,
     mut driver: Driver,
     connection: &Connection,
     alarm: &Alarm,
 ) -> Option<Limit> {
     let mut force = pin!(thread.force.cancelled());
+    let (mut keeper, mut age) = entry.watch(thread, &mut driver);
     let result = poll_fn(|cx| {
+        if keeper.poll_dead(connection.business(), cx) {
+            connection.silent.set(true);
+            return Poll::Ready(Ok(()));
+        }
         let ended = Pin::new(&mut driver).poll(cx);
         connection.limit.set(driver.max_concurrent_send_streams());
+        if let Some(round_trip) = keeper.poll_round_trip(cx) {
+            let least = entry.round_trips.add(thread.clock.now_ns(), round_trip);
+            entry.endpoint.live.rtt_ns.store(least.max(1), Relaxed);
+        }
+        if age
+            .as_mut()
+            .is_some_and(|age| age.as_mut().poll(cx).is_ready())
+        {
+            age = None;
+            connection.aged.set(true);
+            entry.renew(thread);
+        }
         let cut_off = alarm.must_end().is_some() || force.as_mut().poll(cx).is_ready();
         if ended.is_pending() && cut_off {
             return Poll::Ready(Ok(()));
@@ -618,7 +715,15 @@ async fn drive(
     })
     .await;
     connection.retire();
+    if connection.silent.get() {
+        entry.endpoint.live.silences.fetch_add(1, Relaxed);
+        let endpoint = &entry.endpoint.name;
+        tracing::warn!(%endpoint, "no answer to a PING; the connection is given up");
+    }
     if let Err(error) = result {
+        if error.is_remote() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM) {
+            entry.objects();
+        }
         tracing::debug!(%error, "connection to an endpoint ended");
     }
     alarm.limit()

@@ -218,8 +218,7 @@ impl Repeat {
                 if self.call.thread.force.is_cancelled() {
                     return Break(Finish::Refuse(Fault::ShuttingDown));
                 }
-                let name = &one.attempt.endpoint().name;
-                let fault = Fault::of_endpoint(name, &error, one.lease.wrote());
+                let fault = one.lease.fault(&error);
                 self.count_out(one.attempt, &Sample::new(fault.outcome(), 0));
                 self.failed(Failure::Fault(fault), PushBack::Unsaid, false)
             }

@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attnroute.policy import scalars
+from attnroute.policy.balancers import Share
 from attnroute.policy.fields import Parsed, Strict, duration, size
 
 __all__ = [
     "Connection",
+    "Keepalive",
     "ServiceLimits",
     "Waiting",
     "connection_json",
@@ -140,8 +142,23 @@ class ServiceLimits(Strict):
     )
 
 
+class Keepalive(Strict):
+    """Pings on a connection with calls: whether the endpoint still answers."""
+
+    interval: Annotated[timedelta, duration(timedelta(0), 24 * _HOUR)] = Field(
+        default=timedelta(seconds=10),
+        description="Silence after which the endpoint is asked by a PING; where it answers those "
+        "and nothing else, the third and later ones are 5 minutes apart; 0 switches pings off.",
+    )
+    timeout: Annotated[timedelta, duration(_MS, _HOUR)] = Field(
+        default=timedelta(seconds=5),
+        description="Further silence after which the connection is given up and its calls end "
+        "UNAVAILABLE.",
+    )
+
+
 class Connection(Strict):
-    """How connections to endpoints are made."""
+    """How connections to endpoints are made and watched."""
 
     connect_timeout: Annotated[timedelta, duration(_MS, 24 * _HOUR)] = Field(
         default=timedelta(seconds=2),
@@ -160,6 +177,18 @@ class Connection(Strict):
         ge=1,
         le=_U32_MAX,
         description="Streams at most on one connection, whatever the endpoint allows.",
+    )
+    max_age: Annotated[timedelta, duration(timedelta(0), 24 * 30 * _HOUR)] = Field(
+        default=timedelta(0),
+        description="Age at which a connection is replaced by a new one, so that a balancer in "
+        "between or new servers behind an address get their share; its calls finish; 0: never.",
+    )
+    max_age_jitter: Share = Field(
+        default=0.1,
+        description="Share of `max_age` by which it differs from connection to connection.",
+    )
+    keepalive: Keepalive = Field(
+        default=Keepalive(), description="Whether the endpoint still answers."
     )
 
 
@@ -187,13 +216,19 @@ def limits_json(limits: ServiceLimits) -> dict[str, int | None]:
     return {name: None if value == "unlimited" else value for name, value in limits}
 
 
-def connection_json(connection: Connection) -> dict[str, int]:
+def connection_json(connection: Connection) -> dict[str, Any]:
     """The form of the data plane: durations in milliseconds."""
     return {
         "connect_timeout_ms": connection.connect_timeout // _MS,
         "backoff_base_ms": connection.backoff_base // _MS,
         "backoff_max_ms": connection.backoff_max // _MS,
         "max_streams": connection.max_streams,
+        "max_age_ms": connection.max_age // _MS,
+        "max_age_jitter": connection.max_age_jitter,
+        "keepalive": {
+            "interval_ms": connection.keepalive.interval // _MS,
+            "timeout_ms": connection.keepalive.timeout // _MS,
+        },
     }
 
 

@@ -92,12 +92,13 @@ timeouts: {handshake: 3s, header_block: 0, stalled_stream: 1m}
         "stalled_stream_ms": 60_000,
     }
     (service,) = config["services"]
-    assert service["connection"] == {
+    expected = {
         "connect_timeout_ms": 90_000,
         "backoff_base_ms": 250,
         "backoff_max_ms": 3_600_000,
         "max_streams": 7,
     }
+    assert service["connection"] == connection_json(Connection()) | expected
     assert service["routes"] == [
         {"match": {"path": "/a/b"}, "timeout_ms": 1_500} | NO_ROUTE,
         {"match": {"path_prefix": "/a/"}, "timeout_ms": None} | NO_ROUTE,
@@ -257,7 +258,8 @@ def test_defaults_are_those_of_the_data_plane() -> None:
     assert Limits().resets.model_dump() == rust_defaults("ResetLimit")
     assert Limits().control_frames.model_dump() == rust_defaults("RateLimit")
     assert limits_json(ServiceLimits()) == rust_defaults("ServiceLimits", outward)
-    assert connection_json(Connection()) == rust_defaults("ConnectionConfig", outward)
+    keepalive = {"keepalive": rust_defaults("KeepaliveConfig", outward)}
+    assert connection_json(Connection()) == rust_defaults("ConnectionConfig", outward) | keepalive
     words = {"when_full": "fail", "for_ready": False}
     assert waiting_json(Waiting()) == rust_defaults("WaitingConfig", outward) | words
     assert milliseconds(Timeouts()) == rust_defaults("Timeouts")

@@ -69,7 +69,7 @@ impl ServiceLimits {
 }
 
 /// Connections to endpoints.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionConfig {
     /// From the first packet to the endpoint's SETTINGS.
@@ -80,6 +80,31 @@ pub struct ConnectionConfig {
     pub backoff_max_ms: u64,
     /// Streams at most on one connection, whatever the endpoint allows.
     pub max_streams: usize,
+    /// Age at which a connection is replaced; 0: never.
+    pub max_age_ms: u64,
+    /// Share of it by which it differs from connection to connection, 0..=1.
+    pub max_age_jitter: f64,
+    /// Whether the endpoint still answers.
+    pub keepalive: KeepaliveConfig,
+}
+
+/// Pings on a connection with calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeepaliveConfig {
+    /// Silence after which the endpoint is asked; 0 switches pings off.
+    pub interval_ms: u64,
+    /// Silence after that for which the connection is given up.
+    pub timeout_ms: u64,
+}
+
+impl Default for KeepaliveConfig {
+    fn default() -> Self {
+        Self {
+            interval_ms: 10_000,
+            timeout_ms: 5_000,
+        }
+    }
 }
 
 impl Default for ConnectionConfig {
@@ -89,6 +114,9 @@ impl Default for ConnectionConfig {
             backoff_base_ms: 100,
             backoff_max_ms: 1_000,
             max_streams: 1_000,
+            max_age_ms: 0,
+            max_age_jitter: 0.1,
+            keepalive: KeepaliveConfig::default(),
         }
     }
 }
@@ -101,7 +129,24 @@ impl ConnectionConfig {
             && self.max_streams > 0;
         check(positive, at, || {
             "values must be positive and backoff_max_ms at least backoff_base_ms".into()
-        })
+        })?;
+        check((0.0..=1.0).contains(&self.max_age_jitter), at, || {
+            "max_age_jitter must be 0 to 1".into()
+        })?;
+        let keepalive = &self.keepalive;
+        check(
+            keepalive.interval_ms == 0 || keepalive.timeout_ms > 0,
+            &format!("{at}.keepalive"),
+            || "timeout_ms must be positive".into(),
+        )
+    }
+
+    /// How old a connection becomes, for a draw from 0..1; `None`: as old as it likes.
+    #[must_use]
+    pub fn age(&self, draw: f64) -> Option<Duration> {
+        let factor = 1.0 + self.max_age_jitter * (2.0 * draw - 1.0);
+        let age = Duration::from_millis(self.max_age_ms).mul_f64(factor);
+        (self.max_age_ms > 0).then_some(age)
     }
 
     /// From the first packet to the endpoint's SETTINGS.
