@@ -5,9 +5,11 @@ stay up, and how it tells others where it listens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -15,12 +17,31 @@ from typing import Any
 
 from attnroute.logs import fields
 
-__all__ = ["StopSignals", "announce_ports", "keep_running"]
+__all__ = ["StopSignals", "allow_open_files", "announce_ports", "keep_running"]
 
 logger = logging.getLogger(__name__)
 
+OPEN_FILES_MAX = 1 << 20
+"""What is asked for where the system sets no limit; the kernel's own limit for one process."""
+
 RESTART_DELAY_S = 5.0
 PORTS_RETRY_S = 1.0
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raises the soft limit of open files as far as it goes, since each connection is one and the
+    usual soft limit is 1,024 for programs that cannot count any further. Warns if `wanted` remains
+    out of reach: a connection beyond the limit is not even refused, it waits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reachable = hard if hard != resource.RLIM_INFINITY else max(soft, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < reachable:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+            soft = reachable
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        logger.warning(
+            "fewer files may be open than connections", extra=fields(open_files=soft, wanted=wanted)
+        )
 
 
 class StopSignals:

@@ -47,7 +47,7 @@ from attnroute.policy.load import (
 )
 from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
-from attnroute.process import StopSignals, announce_ports, keep_running
+from attnroute.process import StopSignals, allow_open_files, announce_ports, keep_running
 from attnroute.resolvers import Resolvers
 from attnroute.scoring.windows import WindowSource
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
@@ -126,6 +126,8 @@ async def _main(options: Options) -> int:
             "sidecar starts",
             extra=fields(version=__version__, policy=str(loaded.path), sha256=loaded.sha256),
         )
+        listeners = len(loaded.policy.listeners)
+        allow_open_files(listeners * loaded.policy.limits.max_connections)
         plane = _make_plane(loaded, options.log_format)
         sidecar = Sidecar(options, loaded, plane, SystemClock())
         try:
