@@ -1,9 +1,9 @@
 """The learning side of a sidecar, put together: the tick, the page for training, the fleet
 exchange.
 
-A service is learned from where its policy has `request_class` or the balancer `learned`. Windows
-end once a second on the monotonic clock; a process that was stopped does not make up for the
-seconds that it missed, its next window is only longer.
+A service is learned from where its policy has `request_class` or balances by `learned`. Windows end
+once a second on the monotonic clock; a process that was stopped does not make up for the seconds
+that it missed, its next window is only longer. What the fleet says is published when it comes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Protocol
 from attnroute.clock import Clock
 from attnroute.fleet.client import FleetClient, FleetClientEvents, Identity
 from attnroute.policy.load import LoadedPolicy
-from attnroute.scoring.loop import LoopEvents, ScoreLoop, ServicePlan
-from attnroute.scoring.windows import WindowSource
+from attnroute.scoring.loop import LoopEvents, ScoreLoop, ScorePlane, ServicePlan
 from attnroute.telemetry.training import PageLimits, TrainingPage
 
 __all__ = ["WINDOW_S", "Learning", "LearningEvents"]
@@ -39,7 +38,7 @@ class Learning:
 
     def __init__(
         self,
-        plane: WindowSource,
+        plane: ScorePlane,
         loaded: LoadedPolicy,
         clock: Clock,
         events: LearningEvents,
@@ -58,6 +57,7 @@ class Learning:
         )
         self._loop = ScoreLoop(plane, clock, events, self._page, self._announce)
         self._fleet: FleetClient | None = None
+        self._spoke = asyncio.Event()
 
     def page(self) -> bytes:
         """The page for training; may be called from a worker thread."""
@@ -79,7 +79,9 @@ class Learning:
         }
         self._loop.configure(
             {
-                name: ServicePlan(service.concurrency, policy.fleet.sidecars)
+                name: ServicePlan(
+                    service.balancer.type == "learned", service.concurrency, policy.fleet.sidecars
+                )
                 for name, service in learned.items()
             }
         )
@@ -100,18 +102,28 @@ class Learning:
                     ),
                     self._clock,
                     self._events,
+                    heard=self._spoke.set,
                 )
             self._fleet.replace(self._loop.tables(), zones)
 
     async def run(self) -> None:
-        """Ends a window each second, for ever."""
+        """Ends a window each second and publishes what the fleet says, for ever."""
         next_s = self._clock.now_s() + WINDOW_S
         while True:
-            await asyncio.sleep(max(0.0, next_s - self._clock.now_s()))
-            next_s = max(next_s + WINDOW_S, self._clock.now_s())
-            began_s = time.perf_counter()
-            self._loop.window()
-            self._ticked(time.perf_counter() - began_s)
+            try:
+                async with asyncio.timeout(max(0.0, next_s - self._clock.now_s())):
+                    await self._spoke.wait()
+            except TimeoutError:
+                next_s = max(next_s + WINDOW_S, self._clock.now_s())
+                self._timed(self._loop.window)
+            else:
+                self._spoke.clear()
+                self._timed(self._loop.fleet_spoke)
+
+    def _timed(self, work: Callable[[], None]) -> None:
+        began_s = time.perf_counter()
+        work()
+        self._ticked(time.perf_counter() - began_s)
 
     async def close(self) -> None:
         """Ends the exchange."""

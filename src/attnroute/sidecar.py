@@ -49,7 +49,7 @@ from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
 from attnroute.process import StopSignals, allow_open_files, announce_ports, keep_running
 from attnroute.resolvers import Resolvers
-from attnroute.scoring.windows import WindowSource
+from attnroute.scoring.loop import ScorePlane
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import SAMPLE_INTERVAL_S, Telemetry
@@ -90,7 +90,7 @@ class Options:
     log_format: str = "json"
 
 
-class Plane(WindowSource, Protocol):
+class Plane(ScorePlane, Protocol):
     """What the sidecar uses of the data plane (attnroute._dataplane.DataPlane)."""
 
     def start(self) -> dict[str, str]: ...

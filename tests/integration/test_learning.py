@@ -76,6 +76,23 @@ def test_calls_stand_on_the_page_for_training(tmp_path: Path) -> None:
         assert "attnroute_window_failures_total{" not in sidecar.get("/metrics").body.decode()
 
 
+def test_learned_balances_by_what_is_published(tmp_path: Path) -> None:
+    with sync_peer() as one, sync_peer() as two:
+        text = minimal_policy(one.address, two.address, extra="    balancer: {type: learned}\n")
+        with Sidecar(tmp_path, text) as sidecar:
+            call(sidecar)
+            published = partial(sidecar.metric, "attnroute_scores_published_total")
+            before = published()
+            sidecar.until(lambda: published() > before + 1, "the scores after the calls")
+            call(sidecar)
+            by_fallback = sidecar.metric("attnroute_picks_total", reason="fallback_expired")
+            assert by_fallback == 0
+            assert sidecar.metric("attnroute_picks_total") == 2 * CALLS
+            assert sidecar.metric("attnroute_scores_failures_total", reason="error") == 0
+            assert sidecar.metric("attnroute_window_failures_total") == 0
+            assert training(sidecar, "training_latency_seconds_count") >= CALLS
+
+
 def test_sidecars_learn_from_each_other_and_outlive_their_trainer(tmp_path: Path) -> None:
     one_place, two_place = tmp_path / "one", tmp_path / "two"
     for place in (one_place, two_place):

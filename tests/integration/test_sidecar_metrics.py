@@ -25,6 +25,7 @@ def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
     extra = (
         "    load_reports: {out_of_band: {interval: 1s}}\n"
         "    request_class: {}\n"
+        "    balancer: {type: learned}\n"
         "fleet: {trainer: '127.0.0.1:1'}\n"  # nobody listens on that port
     )
     policy = minimal_policy(
@@ -37,6 +38,7 @@ def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
     # The peer does not serve it, so every family of it has a series.
     sidecar.until(lambda: sidecar.metric("attnroute_out_of_band_failures_total"), "a refusal")
     sidecar.until(lambda: sidecar.metric("attnroute_fleet_failures_total"), "another one")
+    sidecar.until(lambda: sidecar.metric("attnroute_scores_published_total"), "scores")
     with sync_channel(sidecar.address) as channel:
         for _ in range(CALLS):
             unary(channel)

@@ -26,6 +26,16 @@ class LearningMetrics:
             "Sums of a request class at an endpoint that cannot be true and were left out.",
             "service",
         )
+        self._published = self._counter(
+            "scores_published", "Score tables that the data plane took.", "service"
+        )
+        self._unpublished = self._counter(
+            "scores_failures",
+            "Score tables that it did not get: `error`, or `stale_epoch` where endpoints or "
+            "classes had just changed.",
+            "service",
+            "reason",
+        )
         self._connected = self._gauge(
             "fleet_connected",
             "1 while the trainer sends updates for the service, else 0.",
@@ -48,6 +58,17 @@ class LearningMetrics:
         for reason in ("error", "lost"):
             self._failures.labels(service, reason)
         self._dropped.labels(service)
+        self._published.labels(service)
+        for reason in ("error", "stale_epoch"):
+            self._unpublished.labels(service, reason)
+
+    def scores_published(self, service: str) -> None:
+        """The data plane goes by new scores."""
+        self._published.labels(service).inc()
+
+    def scores_failed(self, service: str, reason: str) -> None:
+        """It goes by those before."""
+        self._unpublished.labels(service, reason).inc()
 
     def window_failed(self, service: str, reason: str) -> None:
         """A window was of no use."""
@@ -59,7 +80,7 @@ class LearningMetrics:
 
     def learning_gone(self, service: str) -> None:
         """Drops the series of a service that is not learned from any more."""
-        for family in (self._failures, self._dropped):
+        for family in (self._failures, self._dropped, self._published, self._unpublished):
             family.remove_by_labels({"service": service})
 
     def fleet_connected(self, service: str, *, connected: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,7 +91,8 @@ class _Stream:
 
 
 class FleetClient:
-    """Made and used on one event loop. address: of the trainer, `host:port`."""
+    """Made and used on one event loop. address: of the trainer, `host:port`; heard: called after
+    each update that a table took."""
 
     def __init__(
         self,
@@ -100,9 +101,11 @@ class FleetClient:
         clock: Clock,
         events: FleetClientEvents,
         *,
+        heard: Callable[[], None] = lambda: None,
         pauses: Pauses = Pauses(),
         rng: random.Random | None = None,
     ) -> None:
+        self._heard = heard
         self.address = address
         self._identity = identity
         self._clock = clock
@@ -198,6 +201,7 @@ class FleetClient:
                     began.set()
                     self._events.fleet_connected(service, connected=True)
                 self._events.fleet_updated(service, table.sidecars)
+                self._heard()
         except TimeoutError:
             return "silent"
         except MessageError as error:

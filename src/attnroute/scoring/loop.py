@@ -1,7 +1,10 @@
 """The tick: once a second windows from the data plane into tables, the page for training and the
-fleet exchange.
+fleet exchange, and for services that balance by them scores back to the data plane.
 
-A service that fails costs itself one tick. Nothing here waits, and no call waits for it.
+Scores are published once a second: when the fleet has spoken, and else at the end of a window. Both
+would cost twice the CPU for half a second's news of one sidecar among many. A service that fails
+costs itself one tick. Nothing here waits, and no call waits for it: what was published serves until
+it is too old, and then the fallback does.
 """
 
 from __future__ import annotations
@@ -15,16 +18,37 @@ import numpy as np
 import numpy.typing as npt
 
 from attnroute.clock import Clock
+from attnroute.dataplane import StaleEpochError
 from attnroute.features.view import SharedTable
 from attnroute.features.window import ServiceWindow
 from attnroute.logs import fields
-from attnroute.scoring.service import ServiceScores
+from attnroute.scoring.service import Scores, ServiceScores
 from attnroute.scoring.windows import WindowReader, WindowSource
 from attnroute.telemetry.training import EndpointLabels
 
-__all__ = ["LoopEvents", "ScoreLoop", "ServicePlan", "WindowSink"]
+__all__ = ["LoopEvents", "ScoreLoop", "ScorePlane", "ServicePlan", "WindowSink", "publish"]
 
 logger = logging.getLogger(__name__)
+
+
+class ScorePlane(WindowSource, Protocol):
+    """What the loop uses of the data plane."""
+
+    def publish_scores(
+        self,
+        service: str,
+        *,
+        endpoint_epoch: int,
+        class_epoch: int,
+        cost_s: npt.NDArray[np.float32],
+        table_cost_s: npt.NDArray[np.float32],
+        spread: npt.NDArray[np.float32],
+        probability: npt.NDArray[np.float32],
+        mean_service_s: npt.NDArray[np.float32],
+        concurrency: npt.NDArray[np.float32],
+        sidecars: int,
+        model: str,
+    ) -> int: ...
 
 
 class WindowSink(Protocol):
@@ -46,13 +70,17 @@ class LoopEvents(Protocol):
     def learning_begins(self, service: str) -> None: ...
     def window_failed(self, service: str, reason: str) -> None: ...
     def cells_dropped(self, service: str, count: int) -> None: ...
+    def scores_published(self, service: str) -> None: ...
+    def scores_failed(self, service: str, reason: str) -> None: ...
     def learning_gone(self, service: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """What the policy says of a service that is learned from."""
+    """What the policy says of a service that is learned from. scored: whether its balancer goes by
+    what is learned."""
 
+    scored: bool
     concurrency: float | None
     sidecars: int
 
@@ -62,12 +90,13 @@ class ScoreLoop:
 
     def __init__(
         self,
-        plane: WindowSource,
+        plane: ScorePlane,
         clock: Clock,
         events: LoopEvents,
         sink: WindowSink,
         announce: Callable[[str], None],
     ) -> None:
+        self._plane = plane
         self._clock = clock
         self._events = events
         self._sink = sink
@@ -75,12 +104,18 @@ class ScoreLoop:
         self._reader = WindowReader(plane)
         self._plans: dict[str, ServicePlan] = {}
         self._services: dict[str, ServiceScores] = {}
+        self._heard: dict[str, int] = {}
+        """Updates of the fleet that what is published holds."""
+        self._fresh: set[str] = set()
+        """Services whose scores were published since their last window."""
 
     def configure(self, plans: Mapping[str, ServicePlan]) -> None:
         """Follows these services and no others; one that stays keeps what it has learned."""
         for name in self._plans.keys() - plans.keys():
             self._reader.forget(name)
             del self._services[name]
+            self._heard.pop(name, None)
+            self._fresh.discard(name)
             self._events.learning_gone(name)
         for name, plan in plans.items():
             scores = self._services.get(name)
@@ -103,7 +138,7 @@ class ScoreLoop:
         return {name: scores.shared for name, scores in self._services.items()}
 
     def window(self) -> None:
-        """Ends a window of every service."""
+        """Ends a window of every service, and publishes what it says."""
         for name in self._plans:
             try:
                 self._end_window(name)
@@ -112,6 +147,13 @@ class ScoreLoop:
                 logger.exception(
                     "a window failed; the next tick goes on", extra=fields(service=name)
                 )
+
+    def fleet_spoke(self) -> None:
+        """Publishes where the fleet has said something since the last time."""
+        for name, plan in self._plans.items():
+            updates = self._services[name].shared.updates
+            if plan.scored and updates != self._heard.get(name, 0):
+                self._publish(name)
 
     def _end_window(self, name: str) -> None:
         taken = self._reader.take(name)
@@ -125,3 +167,43 @@ class ScoreLoop:
             self._events.cells_dropped(name, scores.dropped_cells - dropped)
         self._sink.add(name, taken.window, taken.inflight_s, taken.labels)
         self._announce(name)
+        if self._plans[name].scored and name not in self._fresh:
+            self._publish(name)
+        self._fresh.discard(name)
+
+    def _publish(self, name: str) -> None:
+        service = self._services[name]
+        self._heard[name] = service.shared.updates
+        try:
+            scores = service.scores(self._clock.now_s())
+            if scores is None or not scores.layout.endpoints:
+                return
+            publish(self._plane, name, scores)
+        except StaleEpochError:
+            # The set has just changed: the data plane carries the rows over by itself.
+            self._events.scores_failed(name, "stale_epoch")
+        except Exception:
+            self._events.scores_failed(name, "error")
+            logger.exception(
+                "scoring failed; the scores before serve on", extra=fields(service=name)
+            )
+        else:
+            self._fresh.add(name)
+            self._events.scores_published(name)
+
+
+def publish(plane: ScorePlane, service: str, scores: Scores) -> int:
+    """Hands scores to the data plane; returns the table's epoch. Raises StaleEpochError."""
+    return plane.publish_scores(
+        service,
+        endpoint_epoch=scores.layout.endpoint_epoch,
+        class_epoch=scores.layout.class_epoch,
+        cost_s=scores.cost_s,
+        table_cost_s=scores.table_cost_s,
+        spread=scores.spread,
+        probability=scores.probability,
+        mean_service_s=scores.mean_service_s,
+        concurrency=scores.concurrency,
+        sidecars=scores.sidecars,
+        model=scores.model,
+    )
