@@ -53,6 +53,9 @@ BALANCERS = (
     "latency_observation",
     "ring_hash",
     "maglev",
+    "learned",
+    "learned:fleet=false",
+    "learned:reports=false",
     ORACLE,
 )
 # Within this, a paired ratio is a tie whatever its interval says: nobody would notice.
@@ -102,7 +105,8 @@ class Store:
     def _path(self, task: Task) -> Path:
         if task.balancer not in self._canaries:
             self._canaries[task.balancer] = canary(task.balancer)
-        parts = (self._canaries[task.balancer], task.scenario.compiled, task.balancer.config)
+        balancer = task.balancer.config + repr(task.balancer.learning).encode()
+        parts = (self._canaries[task.balancer], task.scenario.compiled, balancer)
         key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
         return self._folder / f"{task.scenario.name}-{task.seed}-{key}.json"
 

@@ -18,6 +18,7 @@ __all__ = [
     "DataPlaneError",
     "NotRunningError",
     "Picker",
+    "Simulation",
     "StaleEpochError",
     "check_balancer",
     "check_scenario",
@@ -189,6 +190,41 @@ class Picker:
     def take_window(self, now_ns: int | None = None) -> tuple[int, int, int, bytes, bytes]:
         """As `DataPlane.take_window`; now_ns: default the latest time that was named."""
     def snapshot(self) -> tuple[int, bytes]: ...
+
+@final
+class Simulation:
+    """A run of a simulation that is driven step by step: its sidecars' windows are taken and scores
+    published between steps. How it is cut into steps changes nothing. Thread-safe."""
+
+    def __new__(cls, scenario: bytes, balancer: bytes, seed: int) -> Simulation:
+        """As `simulate`. Raises ConfigError."""
+    def run_until(self, until_ns: int) -> bool:
+        """Plays all that comes before; blocks without the GIL. False if nothing is left to come.
+        Like every method, raises DataPlaneError once the run is finished."""
+    def endpoints(self, sidecar: int) -> tuple[int, bytes]:
+        """As `DataPlane.endpoints`, of one sidecar, from 0."""
+    def classes(self, sidecar: int) -> tuple[int, bytes]:
+        """As `DataPlane.classes`."""
+    def take_window(self, sidecar: int) -> tuple[int, int, int, bytes, bytes]:
+        """As `DataPlane.take_window`."""
+    def publish_scores(
+        self,
+        sidecar: int,
+        *,
+        endpoint_epoch: int,
+        class_epoch: int,
+        cost_s: npt.NDArray[np.float32],
+        table_cost_s: npt.NDArray[np.float32],
+        spread: npt.NDArray[np.float32],
+        probability: npt.NDArray[np.float32],
+        mean_service_s: npt.NDArray[np.float32],
+        concurrency: npt.NDArray[np.float32],
+        sidecars: int,
+        model: str,
+    ) -> int:
+        """As `DataPlane.publish_scores`."""
+    def finish(self) -> bytes:
+        """Plays to the end; the JSON that `simulate` returns."""
 
 def check_scenario(scenario: bytes) -> tuple[float, float]:
     """Checks a compiled scenario (`crates/simulator/src/scenario.rs`). Returns calls per second

@@ -356,7 +356,7 @@ mod _dataplane {
     };
 
     #[pymodule_export]
-    use super::sim::{check_balancer, check_scenario, simulate};
+    use super::sim::{check_balancer, check_scenario, simulate, Simulation};
 
     #[pymodule_export]
     const ABI_VERSION: u32 = 5;

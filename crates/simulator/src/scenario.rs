@@ -15,6 +15,8 @@ use serde::Deserialize;
 const ENDPOINTS_MAX: u32 = 10_000;
 /// Sidecars times endpoints: each pair has state of its own.
 const VIEWS_MAX: u64 = 1_000_000;
+/// Message sizes that a sidecar can tell apart: 15 bounds.
+const SIZES_MAX: usize = 16;
 /// Request classes: methods times message sizes.
 const CLASSES_MAX: usize = 65_536;
 /// Windows are 1 s long: nothing new comes more often.
@@ -73,6 +75,14 @@ pub struct Scenario {
     /// The load may exceed what the endpoints can do.
     #[serde(default)]
     pub allow_overload: bool,
+}
+
+/// Least message bytes of the `size`-th size.
+fn smallest_bytes(size: usize) -> u64 {
+    match size {
+        0 => 0,
+        _ => 1 << (8 + 2 * size.min(SIZES_MAX)),
+    }
 }
 
 fn scrape_interval_ms() -> u64 {
@@ -531,6 +541,20 @@ impl Scenario {
     #[must_use]
     pub fn class_count(&self) -> usize {
         self.request_classes.methods.len() * self.request_classes.message_sizes.len()
+    }
+
+    /// Bounds between the message sizes, as a policy's `message_bytes_buckets`: powers of 4 from
+    /// 1 KiB, as many as tell the sizes apart, and no more than a policy may have.
+    #[must_use]
+    pub fn size_bounds(&self) -> Vec<u64> {
+        let sizes = self.request_classes.message_sizes.len();
+        (1..sizes.min(SIZES_MAX)).map(smallest_bytes).collect()
+    }
+
+    /// Bytes of a message of a size; sizes beyond those that can be told apart share the last.
+    #[must_use]
+    pub fn message_bytes(&self, size: usize) -> u64 {
+        smallest_bytes(size.min(SIZES_MAX - 1))
     }
 
     /// Factor on the service time of each method (row) in each affinity group (column).

@@ -5,15 +5,20 @@
 //! statuses and reports of its own calls and probes.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use attnroute_dataplane::address::Address;
 use attnroute_dataplane::attempt::{Attempt, Probe, RequestInfo, Sample};
+use attnroute_dataplane::class::Traits;
 use attnroute_dataplane::config::{EndpointSetConfig, ServiceConfig};
 use attnroute_dataplane::endpoint::{Endpoint, Outcome};
 use attnroute_dataplane::orca::LoadReport;
 use attnroute_dataplane::rng::Rng;
+#[cfg(test)]
+use attnroute_dataplane::score_table::Scores;
 use attnroute_dataplane::service::Service;
+use http::HeaderMap;
 
 /// A service, its draws, and its endpoints by their number in the world.
 #[derive(Debug)]
@@ -22,8 +27,19 @@ pub(crate) struct Sidecar {
     rng: Rng,
     endpoints: Vec<Option<Arc<Endpoint>>>,
     due: Vec<u32>,
+    /// Of every call: none that matter.
+    headers: HeaderMap,
     #[cfg(test)]
     pub(crate) log: Option<Vec<Seen>>,
+}
+
+/// What a call shows to its sidecar.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) message_bytes: u64,
+    /// What consistent hashing goes by.
+    pub(crate) key: u64,
 }
 
 /// Everything that a sidecar was told and did, to be played again.
@@ -32,12 +48,15 @@ pub(crate) struct Sidecar {
 pub(crate) enum Seen {
     Set(EndpointSetConfig),
     Failing(u32, bool),
-    Call(u64, RequestInfo, Option<u32>),
+    /// Path, message bytes, key, and whom it was given to.
+    Call(u64, String, u64, u64, Option<u32>),
     /// Oldest attempt of that number first.
     Answer(u64, u32, u64, Outcome, Option<LoadReport>),
     Probes(u64, Vec<u32>),
     Probed(u64, u32, Option<Probe>),
     Reported(u64, u32, LoadReport),
+    Pinged(u32, u64),
+    Scored(u64),
 }
 
 impl Sidecar {
@@ -47,6 +66,7 @@ impl Sidecar {
             rng: Rng::stream(seed, 0),
             endpoints: Vec::new(),
             due: Vec::new(),
+            headers: HeaderMap::new(),
             #[cfg(test)]
             log: None,
         }
@@ -83,9 +103,20 @@ impl Sidecar {
     }
 
     /// Picks an endpoint for a call; None if there is none.
-    pub(crate) fn call(&mut self, now_ns: u64, request: RequestInfo) -> Option<Attempt> {
+    pub(crate) fn call(&mut self, now_ns: u64, call: Incoming<'_>) -> Option<Attempt> {
         self.service.maintain(now_ns);
         let snapshot = self.service.snapshot();
+        let traits = Traits {
+            path: call.path,
+            message_bytes: Some(call.message_bytes),
+            headers: &self.headers,
+            timeout: None,
+        };
+        let request = RequestInfo {
+            class: self.service.classify(&snapshot, &traits).0,
+            key: Some(call.key),
+            rule: 0,
+        };
         let attempt = self
             .service
             .begin_attempt(&snapshot, now_ns, request, &mut self.rng)
@@ -94,7 +125,9 @@ impl Sidecar {
         #[cfg(test)]
         self.note(Seen::Call(
             now_ns,
-            request,
+            call.path.to_owned(),
+            call.message_bytes,
+            call.key,
             attempt
                 .as_ref()
                 .map(|attempt| number_of(attempt.endpoint())),
@@ -128,6 +161,20 @@ impl Sidecar {
             (Some(endpoint), None) => self.service.probe_unanswered(endpoint, now_ns),
             (None, _) => {} // it left the set meanwhile
         }
+    }
+
+    /// A ping of a connection came back.
+    pub(crate) fn pinged(&mut self, number: u32, rtt_ns: u64) {
+        #[cfg(test)]
+        self.note(Seen::Pinged(number, rtt_ns));
+        if let Some(endpoint) = self.endpoint(number) {
+            endpoint.live.rtt_ns.store(rtt_ns, Relaxed);
+        }
+    }
+
+    /// Whether anybody learns from its calls.
+    pub(crate) fn learns(&self) -> bool {
+        self.service.snapshot().settings.tracking.is_some()
     }
 
     /// A call ended.
@@ -166,6 +213,31 @@ impl Sidecar {
 
     fn endpoint(&self, number: u32) -> Option<&Arc<Endpoint>> {
         self.endpoints.get(number as usize)?.as_ref()
+    }
+
+    /// Scores were published: made up, but different for every class and endpoint.
+    #[cfg(test)]
+    pub(crate) fn scored(&mut self, now_ns: u64) {
+        self.note(Seen::Scored(now_ns));
+        self.service.maintain(now_ns);
+        let (classes, snapshot) = (self.service.classes(), self.service.snapshot());
+        let (rows, columns) = (classes.entries().len(), snapshot.members.len());
+        let cost_s: Vec<f32> = (0..rows * columns)
+            .map(|place| 0.005 * (1.0 + (place * 7 % 11) as f32))
+            .collect();
+        let scores = Scores {
+            endpoint_epoch: snapshot.epoch,
+            class_epoch: classes.epoch(),
+            cost_s: &cost_s,
+            table_cost_s: &cost_s,
+            spread: &vec![0.6; rows * columns],
+            probability: &vec![1.0 / columns as f32; rows * columns],
+            mean_service_s: &cost_s[..columns],
+            concurrency: &vec![2.0; columns],
+            sidecars: 3,
+            model: "",
+        };
+        self.service.publish_scores(&scores, now_ns).expect("sound");
     }
 
     /// The set that it was told last.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use attnroute_dataplane::config::{BalancerConfig, RequestClassConfig};
 use attnroute_dataplane::service::Service;
 
 use crate::outcome::Outcome;
@@ -26,6 +27,12 @@ impl Simulation {
     pub fn new(scenario: Arc<Scenario>, balancer: &Balancer, seed: u64) -> Self {
         let config = balancer.config.clone().map(|mut config| {
             config.outlier_detection = scenario.outlier_detection;
+            if matches!(config.balancer, BalancerConfig::Learned(_)) {
+                config.request_class = Some(RequestClassConfig {
+                    message_bytes_buckets: scenario.size_bounds(),
+                    ..RequestClassConfig::default()
+                });
+            }
             config
         });
         Self {

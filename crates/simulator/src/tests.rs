@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 
 use crate::outcome::Outcome;
 use crate::scenario::Scenario;
-use crate::sidecar::{number_of, Seen, Sidecar};
+use crate::sidecar::{number_of, Incoming, Seen, Sidecar};
 use crate::world::{Pickers, World};
 use crate::{simulate as play, Balancer, Simulation};
 
@@ -409,6 +409,9 @@ fn a_restart_loses_what_was_in_it_and_comes_back() {
 
 // --- what is hidden ------------------------------------------------------------------------------
 
+/// Time between two publications of scores.
+const SCORED_NS: u64 = 1_000_000_000;
+
 /// What every sidecar of a run was told and did.
 fn observed(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Vec<Vec<Seen>> {
     let mut world = World::new(Arc::new(scenario.clone()), balancer.config.as_ref(), seed);
@@ -419,7 +422,18 @@ fn observed(scenario: &Scenario, balancer: &Balancer, seed: u64) -> Vec<Vec<Seen
     for sidecar in sidecars.iter_mut() {
         sidecar.log = Some(vec![Seen::Set(sidecar.current_set())]);
     }
-    world.advance(u64::MAX);
+    let mut until_ns = SCORED_NS;
+    while world.advance(until_ns) {
+        until_ns += SCORED_NS;
+        if balancer.name == "learned" {
+            let now_ns = world.now_ns;
+            if let Pickers::Sidecars(sidecars) = &mut world.pickers {
+                sidecars
+                    .iter_mut()
+                    .for_each(|sidecar| sidecar.scored(now_ns));
+            }
+        }
+    }
     let Pickers::Sidecars(sidecars) = world.pickers else {
         return Vec::new();
     };
@@ -437,8 +451,13 @@ fn replayed(sidecar: &mut Sidecar, log: &[Seen]) -> Vec<Vec<u32>> {
         match seen {
             Seen::Set(set) => sidecar.apply_endpoints(&set),
             Seen::Failing(number, failing) => sidecar.set_failing(number, failing),
-            Seen::Call(now_ns, request, _) => {
-                let attempt = sidecar.call(now_ns, request);
+            Seen::Call(now_ns, path, message_bytes, key, _) => {
+                let call = Incoming {
+                    path: &path,
+                    message_bytes,
+                    key,
+                };
+                let attempt = sidecar.call(now_ns, call);
                 let number = attempt
                     .as_ref()
                     .map(|attempt| number_of(attempt.endpoint()));
@@ -457,6 +476,8 @@ fn replayed(sidecar: &mut Sidecar, log: &[Seen]) -> Vec<Vec<u32>> {
             Seen::Probes(now_ns, _) => decided.push(sidecar.probes_due(now_ns).to_vec()),
             Seen::Probed(now_ns, number, probe) => sidecar.probed(now_ns, number, probe),
             Seen::Reported(now_ns, number, report) => sidecar.reported(now_ns, number, &report),
+            Seen::Scored(now_ns) => sidecar.scored(now_ns),
+            Seen::Pinged(number, rtt_ns) => sidecar.pinged(number, rtt_ns),
         }
     }
     decided
@@ -465,7 +486,7 @@ fn replayed(sidecar: &mut Sidecar, log: &[Seen]) -> Vec<Vec<u32>> {
 fn decisions(log: &[Seen]) -> Vec<Vec<u32>> {
     log.iter()
         .filter_map(|seen| match seen {
-            Seen::Call(_, _, number) => Some(number.iter().copied().collect()),
+            Seen::Call(.., number) => Some(number.iter().copied().collect()),
             Seen::Probes(_, due) => Some(due.clone()),
             _ => None,
         })

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use attnroute_dataplane::attempt::{Attempt, Probe, RequestInfo};
+use attnroute_dataplane::attempt::{Attempt, Probe};
 use attnroute_dataplane::config::ServiceConfig;
 use attnroute_dataplane::endpoint::Outcome as Answer;
 use attnroute_dataplane::grpc::Code;
@@ -21,12 +21,15 @@ use crate::outcome::Outcome;
 use crate::recorder::{zone_of, End, Recorder};
 use crate::scenario::{FailMode, Scenario};
 use crate::script::Script;
-use crate::sidecar::{number_of, Sidecar};
+use crate::sidecar::{number_of, Incoming, Sidecar};
 
 /// After the last arrival, calls may take this long; what is left then counts as unfinished.
 const DRAIN_NS: u64 = 600 * 1_000_000_000;
 
 const NS_PER_MS: f64 = 1e6;
+
+/// Between two pings of a connection that carries calls.
+const PING_NS: u64 = 10 * 1_000_000_000;
 
 /// Streams of one seed. Arrivals have one of their own, so that no balancer changes them.
 pub(crate) mod streams {
@@ -65,6 +68,10 @@ pub(crate) enum Event {
     },
     ProbeReturn {
         flight: u32,
+    },
+    Pong {
+        sidecar: u32,
+        endpoint: u32,
     },
     OutOfBand {
         endpoint: u32,
@@ -182,6 +189,10 @@ pub(crate) struct World {
     open_measured: u64,
     flights: Vec<Flight>,
     free_flights: Vec<u32>,
+    /// When the next ping is due, by sidecar and endpoint; empty where nobody learns.
+    pings: Vec<Vec<u64>>,
+    /// Path and message bytes of each class.
+    classes: Vec<(String, u64)>,
     faults: Rng,
     pub(crate) script: Script,
     pub(crate) recorder: Recorder,
@@ -206,6 +217,12 @@ impl World {
                     .collect(),
             ),
             None => Pickers::Oracle(Rng::stream(seed, streams::ORACLE)),
+        };
+        let pings = match &pickers {
+            Pickers::Sidecars(sidecars) if sidecars.iter().all(Sidecar::learns) => {
+                vec![Vec::new(); sidecars.len()]
+            }
+            _ => Vec::new(),
         };
         let mut arrivals = Arrivals::new(&scenario, Rng::stream(seed, streams::ARRIVALS));
         let mut world = Self {
@@ -233,6 +250,8 @@ impl World {
             open_measured: 0,
             flights: Vec::new(),
             free_flights: Vec::new(),
+            pings,
+            classes: shown(&scenario),
             faults: Rng::stream(seed, streams::FAULTS),
             script: Script::new(&scenario, seed),
             recorder: Recorder::new(),
@@ -287,6 +306,7 @@ impl World {
             Event::Deadline { call, serial } => self.deadline(call, serial),
             Event::ProbeReach { flight } => self.probe_reaches(flight),
             Event::ProbeReturn { flight } => self.probe_returns(flight),
+            Event::Pong { sidecar, endpoint } => self.pong(sidecar, endpoint),
             scripted => self.scripted(scripted),
         }
     }
@@ -297,12 +317,13 @@ impl World {
         let measured = arrival.at_ns >= self.warmup_ns;
         let attempt = match &mut self.pickers {
             Pickers::Sidecars(sidecars) => {
-                let request = RequestInfo {
-                    class: arrival.class.into(),
-                    key: Some(arrival.key),
-                    rule: 0,
+                let (path, message_bytes) = &self.classes[arrival.class as usize];
+                let call = Incoming {
+                    path,
+                    message_bytes: *message_bytes,
+                    key: arrival.key,
                 };
-                sidecars[arrival.sidecar as usize].call(self.now_ns, request)
+                sidecars[arrival.sidecar as usize].call(self.now_ns, call)
             }
             Pickers::Oracle(_) => None,
         };
@@ -348,6 +369,7 @@ impl World {
                 .after(self.now_ns, deadline, Event::Deadline { call, serial });
         }
         self.probe(arrival.sidecar);
+        self.ping(arrival.sidecar, number);
         let delay = self.delays[self.sidecar_zones[arrival.sidecar as usize]][zone];
         if delay.ns == 0 {
             self.reach(call);
@@ -664,6 +686,39 @@ impl World {
         }
     }
 
+    // --- pings -----------------------------------------------------------------------------------
+
+    /// Measures the round trip to an endpoint, where somebody learns from it.
+    fn ping(&mut self, sidecar: u32, endpoint: u32) {
+        let Some(pings) = self.pings.get_mut(sidecar as usize) else {
+            return;
+        };
+        if pings.len() <= endpoint as usize {
+            pings.resize(endpoint as usize + 1, 0);
+        }
+        let due_ns = &mut pings[endpoint as usize];
+        if self.now_ns < *due_ns {
+            return;
+        }
+        *due_ns = self.now_ns + PING_NS;
+        let zone = self.endpoints[endpoint as usize].zone;
+        let rtt_ns = 2 * self.delays[self.sidecar_zones[sidecar as usize]][zone].ns;
+        let event = Event::Pong { sidecar, endpoint };
+        self.agenda.at(self.now_ns + rtt_ns, event);
+    }
+
+    fn pong(&mut self, sidecar: u32, endpoint: u32) {
+        let state = &self.endpoints[endpoint as usize];
+        if state.down || state.hangs > 0 {
+            return; // nobody answers
+        }
+        let zone = state.zone;
+        let rtt_ns = 2 * self.delays[self.sidecar_zones[sidecar as usize]][zone].ns;
+        if let Pickers::Sidecars(sidecars) = &mut self.pickers {
+            sidecars[sidecar as usize].pinged(endpoint, rtt_ns);
+        }
+    }
+
     /// The longest way between any sidecar and an endpoint.
     pub(crate) fn farthest_ns(&self, endpoint: u32) -> u64 {
         let zone = self.endpoints[endpoint as usize].zone;
@@ -673,6 +728,24 @@ impl World {
             .map(|&from| self.delays[from][zone].ns);
         ways.max().unwrap_or(0)
     }
+}
+
+/// Path and message bytes that calls of each class show.
+fn shown(scenario: &Scenario) -> Vec<(String, u64)> {
+    let kinds = &scenario.request_classes;
+    let path = |name: &str| match name.starts_with('/') {
+        true => name.to_owned(),
+        false => format!("/simulated/{name}"),
+    };
+    let sizes = 0..kinds.message_sizes.len();
+    let methods = kinds.methods.iter();
+    methods
+        .flat_map(|method| {
+            sizes
+                .clone()
+                .map(move |size| (path(&method.name), scenario.message_bytes(size)))
+        })
+        .collect()
 }
 
 /// Every zone that a sidecar or endpoint stands in, each once.

@@ -24,6 +24,7 @@ Examples:
   attnroute sim configs/scenarios/a-homogeneous.yaml
   attnroute sim world.yaml --balancer least_request,peak_ewma,oracle --seeds 0-9
   attnroute sim world.yaml --balancer least_request:choice_count=all --out out/sim
+  attnroute sim world.yaml --balancer learned,learned:fleet=false,oracle
   attnroute sim world.yaml --json | jq '.balancers[] | {balancer, mean_ms, p99_ms}'
 
 \b

@@ -24,6 +24,7 @@ from attnroute.dataplane import ConfigError, check_balancer, simulate
 from attnroute.errors import SimulationError
 from attnroute.policy.balancers import Balancer, balancer_json
 from attnroute.policy.tree import plain_value
+from attnroute.sim.learning import LEARNED, LEARNING_KEYS, Learning, play_learned
 from attnroute.sim.scenario import LoadedScenario
 
 __all__ = [
@@ -50,6 +51,8 @@ class BalancerSpec:
 
     label: str
     config: bytes
+    learning: Learning | None = None
+    """Of a balancer that goes by scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,13 @@ LATENCIES = ("mean_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms")
 def parse_balancer(text: str) -> BalancerSpec:
     """`least_request`, or with settings `least_request:choice_count=all:with_replacement=true`.
 
+    `learned` has the settings of a simulation besides, the fields of `Learning`.
+
     Raises SimulationError if there is no such balancer or setting.
     """
     name, *settings = text.strip().split(":")
     written: dict[str, Any] = {"type": name}
+    how: dict[str, bool] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key or not value:
@@ -108,6 +114,13 @@ def parse_balancer(text: str) -> BalancerSpec:
                 "with colons, as in `least_request:choice_count=all`"
             )
         found = plain_value(value)
+        if name == LEARNED and key in LEARNING_KEYS:
+            if not isinstance(found, bool):
+                raise SimulationError(
+                    f"balancer `{text}`: `{key}`: found `{value}`, expected `true` or `false`"
+                )
+            how[key] = found
+            continue
         written[key] = found if isinstance(found, bool | int | float) else value
     if written == {"type": _ORACLE}:
         return BalancerSpec(_ORACLE, json.dumps(written).encode())
@@ -119,7 +132,7 @@ def parse_balancer(text: str) -> BalancerSpec:
         raise SimulationError(f"balancer `{text}`: {_reason(error)}") from None
     except ConfigError as error:
         raise SimulationError(f"balancer `{text}`: {error.args[1]}") from None
-    return BalancerSpec(text.strip(), content)
+    return BalancerSpec(text.strip(), content, Learning(**how) if name == LEARNED else None)
 
 
 _ORACLE = "oracle"
@@ -154,7 +167,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def play_task(task: Task) -> dict[str, Any]:
     """Plays one task, here and now."""
-    return _outcome(task, simulate(task.scenario.compiled, task.balancer.config, task.seed))
+    return _outcome(task, _play(task.scenario.compiled, task.balancer, task.seed))
+
+
+def _play(scenario: bytes, balancer: BalancerSpec, seed: int) -> bytes:
+    if balancer.learning is None:
+        return simulate(scenario, balancer.config, seed)
+    return play_learned(scenario, balancer.config, seed, balancer.learning)
 
 
 def _outcome(task: Task, result: bytes) -> dict[str, Any]:
@@ -177,7 +196,7 @@ def run_tasks(
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
     try:
         futures: dict[Future[bytes], Task] = {
-            pool.submit(simulate, task.scenario.compiled, task.balancer.config, task.seed): task
+            pool.submit(_play, task.scenario.compiled, task.balancer, task.seed): task
             for task in tasks
         }
         for future in as_completed(futures):
