@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 EXPORT_INTERVAL_S = 1.0
 
-EXPORT_TIMEOUT_S = 3.0
+EXPORT_TIMEOUT_S = 5.0
 """For one message to the collector, retries of the SDK included."""
 
 _TAKE_ROWS = 512
