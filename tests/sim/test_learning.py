@@ -61,6 +61,9 @@ def test_one_seed_is_one_result(tmp_path: Path) -> None:
     scenario = world(tmp_path, "load: {fraction: 0.7}\nwarmup: 1s\nduration: 5s\n")
     first = play(scenario, "learned", 5)
     assert first == play(scenario, "learned", 5)
+    assert first["learning"] == {
+        "concurrency_min": 1.0, "concurrency_max": 1.0, "model_weight": None,
+    }  # fmt: skip
     assert first["picks"] != play(scenario, "learned", 6)["picks"]
     assert first["picks"] != play(scenario, "learned:fleet=false", 5)["picks"]
     assert first["picks"] != play(scenario, "learned:reports=false", 5)["picks"]
@@ -81,9 +84,13 @@ def test_sidecars_go_on_without_a_trainer_and_find_it_again(tmp_path: Path) -> N
 @pytest.mark.parametrize("fault", ["random", "permuted", "inverted", "nan", "collapsing"])
 def test_a_model_that_lies_is_not_believed_for_long(tmp_path: Path, fault: str) -> None:
     rest = "load: {fraction: 0.8}\nwarmup: 15s\nduration: 15s\n"
-    honest = mean_ms(world(tmp_path, rest), "learned:model=true", 2)
+    honest = play(world(tmp_path, rest), "learned:model=true")
+    # No better and no worse than the table: where a gate starts.
+    assert honest["learning"]["model_weight"] == pytest.approx(0.731, abs=1e-3)
     lying = world(tmp_path, rest + f"events: [{{at: 15s, model_fault: {{fault: {fault}}}}}]\n")
-    assert mean_ms(lying, "learned:model=true", 2) < 1.3 * honest
+    outcome = play(lying, "learned:model=true")
+    assert outcome["learning"]["model_weight"] < 0.05
+    assert outcome["mean_ms"] < 1.3 * honest["mean_ms"]
 
 
 def test_settings_of_the_learning_are_checked() -> None:

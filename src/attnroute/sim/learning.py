@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -58,8 +59,11 @@ LEARNING_KEYS = tuple(one.name for one in fields(Learning))
 
 
 def play_learned(scenario: bytes, balancer: bytes, seed: int, learning: Learning) -> bytes:
-    """Plays a scenario whose balancer goes by scores; the JSON of the outcome."""
-    return _Run(scenario, balancer, seed, learning).play()
+    """Plays a scenario whose balancer goes by scores; the JSON of the outcome, with what was known
+    in the end under `learning`."""
+    run = _Run(scenario, balancer, seed, learning)
+    outcome = json.loads(run.play())
+    return json.dumps(outcome | {"learning": run.learned()}).encode()
 
 
 def _without_reports(described: dict[str, Any]) -> bytes:
@@ -67,6 +71,10 @@ def _without_reports(described: dict[str, Any]) -> bytes:
     # There is nothing left to lose.
     events = [event for event in described["events"] if "report_loss" not in event["action"]]
     return json.dumps(described | {"reports": silent, "events": events}).encode()
+
+
+def _mean(values: list[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 class _Plane:
@@ -115,9 +123,15 @@ class _Sidecar:
         )
         self.identity = index.to_bytes(16, "big")
         self.zone = zone
+        self.published: Scores | None = None
         self.stream: Subscriber | None = None
         self.began = False
         self.sent = 0
+
+    @property
+    def model_weight(self) -> float:
+        """Of the second scorer."""
+        return self.scores.arbiter.seats[0].weight
 
     def end_window(self, now_s: float) -> None:
         """Learns from the last second and publishes what it says."""
@@ -130,6 +144,7 @@ class _Sidecar:
         """Publishes what is known now."""
         scores = self.scores.scores(now_s)
         if scores is not None and scores.layout.endpoints:
+            self.published = scores
             # A set that has just changed: the data plane carries the rows over by itself.
             with suppress(StaleEpochError):
                 self.plane.publish(scores)
@@ -178,6 +193,17 @@ class _Run:
             if not self.simulation.run_until(round(now_s * 1e9)):
                 return self.simulation.finish()
             do(now_s)
+
+    def learned(self) -> dict[str, Any]:
+        """Means over sidecars: of calls that endpoints work on at a time, the smallest and the
+        largest; of the weight of the second scorer, None without one."""
+        last = [sidecar.published for sidecar in self._sidecars if sidecar.published is not None]
+        weights = [sidecar.model_weight for sidecar in self._sidecars if sidecar.model is not None]
+        return {
+            "concurrency_min": _mean([float(scores.concurrency.min()) for scores in last]),
+            "concurrency_max": _mean([float(scores.concurrency.max()) for scores in last]),
+            "model_weight": _mean(weights),
+        }
 
     def _at(self, time_s: float, do: Callable[[float], None]) -> None:
         self._made += 1
