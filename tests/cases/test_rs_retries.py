@@ -390,9 +390,12 @@ async def test_rs_18_an_idempotent_route_says_which_failures_are_tried_again(fai
 
 
 async def test_rs_18_what_was_refused_goes_again_whatever_the_rule_lists() -> None:
+    async def refuses_once(stream: RawStream) -> None:
+        await (answer() if len(endpoint.streams) > 1 else resets(REFUSED_STREAM))(stream)
+
     service = retried(on=["ABORTED"], budget={**AMPLE, "share": 0.0, "floor": 0})
     async with (
-        raw_server(first_then_ok(resets(REFUSED_STREAM))) as endpoint,
+        raw_server(refuses_once) as endpoint,
         data_plane([endpoint.address], service=service) as plane,
         raw_client(plane.address) as client,
     ):
@@ -400,6 +403,8 @@ async def test_rs_18_what_was_refused_goes_again_whatever_the_rule_lists() -> No
         assert stream.grpc_status == OK, stream.describe()
         assert len(endpoint.streams) == 2
         assert retries(plane) == {"refused": 1}
+        # No application has seen the first, so it is no attempt to one (gRFC A6).
+        assert endpoint.streams[1].value(PREVIOUS) is None
 
 
 def timeout_ms(stream: RawStream) -> float:

@@ -55,8 +55,8 @@ pub(crate) struct Repeat {
     respond: SendResponse<Bytes>,
     /// In flight, oldest first.
     tries: Vec<Try>,
-    /// Attempts begun.
-    begun: u32,
+    /// Attempts that an application may have seen.
+    seen: u32,
     leasing: Option<Leasing>,
     /// Until the next attempt; `false` if everything has to end now.
     pause: Option<Pin<Box<dyn Future<Output = bool>>>>,
@@ -153,7 +153,7 @@ impl Repeat {
             head,
             respond,
             tries: Vec::with_capacity(2),
-            begun: 0,
+            seen: 0,
             leasing: None,
             pause: None,
             last: None,
@@ -388,9 +388,10 @@ impl Repeat {
         let own = own.filter(|own| remaining.is_none_or(|left| *own < left));
         let timeout = own.or(remaining);
         let mut headers = self.head.headers.clone();
-        if self.begun > 0 {
-            grpc::add_previous_attempts(&mut headers, self.begun);
+        if self.seen > 0 {
+            grpc::add_previous_attempts(&mut headers, self.seen);
         }
+        self.seen += 1;
         let request = request_of(&self.head, headers, timeout);
         let ends = self.upload.is_empty();
         match lease.open(request, ends) {
@@ -405,7 +406,6 @@ impl Repeat {
                     timer: own.map(|own| Box::pin(sleep(own))),
                     is_hedge,
                 });
-                self.begun += 1;
                 self.arm_hedge();
                 // What is there of the request goes out in the same write as its headers.
                 let _ = self.poll_upload(&mut Context::from_waker(Waker::noop()));
@@ -504,6 +504,9 @@ impl Repeat {
         if is_ours && unprocessed.is_none() {
             // Ours, a limit or the end: nothing to try again, but others may still answer.
             return self.end_unless_running(failure);
+        }
+        if unprocessed.is_some() {
+            self.seen = self.seen.saturating_sub(1);
         }
         let ended = Ended {
             code,
