@@ -8,6 +8,7 @@ import functools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -17,12 +18,14 @@ from tests.support.grpc_peers import GrpcClient, GrpcPeer, grpc_client, grpc_pee
 from tests.support.raw_h2 import RawConnection, RawStream, grpc_message
 from tests.support.raw_peers import answer, open_call, raw_client, raw_server
 from tests.support.sidecar import Sidecar
-from tests.support.wait import patiently, until
+from tests.support.wait import patience_s, patiently, until
 from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 from xds.service.orca.v3.orca_pb2 import OrcaLoadReportRequest
 
 from attnroute._proto.probe.v1 import probe_pb2
-from attnroute.dataplane import ConfigError
+from attnroute.admin.metrics import ControlMetrics
+from attnroute.dataplane import ConfigError, rows
+from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 
 REPORTS = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"
 PROBE = "/attnroute.probe.v1.Probe/Get"
@@ -315,6 +318,51 @@ async def test_reports_out_of_band_come_in_the_interval_that_was_asked_for() -> 
         await until(lambda: open_streams() == 0, "both streams closed")
 
 
+async def test_a_sidecar_that_asks_out_of_band_is_answered() -> None:
+    class Sink:
+        reports: list[OrcaLoadReport]
+
+        def reported(self, service: str, endpoint: str, report: bytes) -> bool:
+            assert (service, endpoint) == ("cart", plane.address)
+            self.reports.append(OrcaLoadReport.FromString(report))
+            return True
+
+    async with grpc_peer() as peer, in_front_of(peer.address, max_concurrency=3) as plane:
+        sink = Sink()
+        sink.reports = []
+        reports = OutOfBandReports(sink, ControlMetrics("0"))
+        interval = timedelta(milliseconds=100)
+        reports.replace({"cart": OrcaPlan(interval, 10, (plane.address,))})
+        await until(lambda: len(sink.reports) >= 2, "two reports")
+        await reports.close()
+        assert sink.reports[0].named_metrics["attnroute.concurrency"] == 3
+
+
+async def test_callers_balance_by_the_reports() -> None:
+    balancer = {"type": "weighted_round_robin", "blackout_ms": 0, "update_ms": 1}
+    async with grpc_peer() as busy, grpc_peer() as idle:
+        listeners = [
+            {"name": "out", "mode": "service", "address": "127.0.0.1:0", "service": "test"},
+            inbound(busy.address, "busy", max_concurrency=2),
+            inbound(idle.address, "idle", max_concurrency=8),
+        ]
+        async with data_plane([], listeners=listeners, service={"balancer": balancer}) as plane:
+            plane.apply_endpoints([plane.addresses["busy"], plane.addresses["idle"]])
+            async with (
+                grpc_client(plane.addresses["out"]) as client,
+                grpc_client(plane.addresses["busy"]) as others,
+                # One of two places is taken for as long as this lasts, and none of the eight.
+                held(busy, others),
+            ):
+                end_s = time.monotonic() + patience_s()
+                weights = [0.5, 0.5]
+                while not weights[0] < 0.2 < weights[1]:
+                    assert time.monotonic() < end_s, f"weights by reports, not {weights}"
+                    await client.unary()(b"x")
+                    snapshot = rows(plane.plane.snapshot("test")[1])
+                    weights = [float(weight) for weight in snapshot["weight"]]
+
+
 async def test_a_request_that_is_none_is_refused() -> None:
     async with in_front_of("127.0.0.1:9") as plane, raw_client(plane.address) as client:
         for body in (b"\xff\xff", b"\x0a" + b"x" * 20_000):
@@ -412,6 +460,20 @@ async def test_a_reload_changes_the_server_and_its_places() -> None:
         assert report.named_metrics["attnroute.concurrency"] == 3
         assert (first.started, second.started) == (1, 1)
         assert plane.metrics().value("attnroute_requests_total", service="in") == 2
+
+
+async def test_a_listener_that_is_no_longer_inbound_leaves_with_the_others() -> None:
+    async with in_front_of("127.0.0.1:9") as plane:
+        plane.config["listeners"][0] = {"name": "in", "mode": "explicit", "address": "127.0.0.1:0"}
+        plane.apply()
+        async with raw_client(plane.address) as application:
+            draining = asyncio.create_task(plane.drain(linger_ms=60_000, limit_ms=90_000))
+            for _ in range(20):
+                async with raw_client(plane.address) as client:
+                    answered = await unary(client)  # its service has no endpoint
+                    assert answered.grpc_status == grpc.StatusCode.UNAVAILABLE.value[0]
+            assert not application.goaways
+        assert await patiently(draining, "the drain")
 
 
 async def test_what_makes_no_sense_is_refused() -> None:

@@ -104,6 +104,7 @@ def running(tmp_path: Path, script: str) -> Iterator[tuple[subprocess.Popen[str]
         until_blocking(
             lambda: pid_path.exists() or process.poll() is not None, "the program's start"
         )
+        assert pid_path.exists(), process.communicate(timeout=patience_s())
         yield process, pid_path
     finally:
         if process.poll() is None:

@@ -150,10 +150,31 @@ services = st.fixed_dictionaries(
         ),
     },
 )
+# An address for documentation: no listener is bound to it.
+target = st.just("192.0.2.1:7")
 listeners = st.lists(
-    st.fixed_dictionaries(
-        {"mode": st.just("explicit"), "address": addresses},
-        optional={"x-note": words},
+    st.one_of(
+        st.fixed_dictionaries(
+            {"mode": st.sampled_from(["explicit", "connect"]), "address": addresses},
+            optional={"x-note": words},
+        ),
+        st.fixed_dictionaries(
+            {"mode": st.just("inbound"), "address": addresses, "target": target},
+            optional={"min_report_interval": milliseconds(1, 3_600_000)},
+        ),
+        st.fixed_dictionaries(
+            {
+                "mode": st.just("inbound"),
+                "address": addresses,
+                "target": target,
+                "max_concurrency": u32,
+            },
+            optional={
+                "queue": part(
+                    max_length=st.integers(0, 2**32 - 1), timeout=milliseconds(1, 3_600_000)
+                )
+            },
+        ),
     ),
     min_size=1,
     max_size=4,

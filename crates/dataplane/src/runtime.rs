@@ -496,7 +496,7 @@ async fn run(thread: Rc<Thread>, mut commands: UnboundedReceiver<Command>) {
     while let Some(command) = commands.recv().await {
         match command {
             Command::Accept(listener, stop) => {
-                let stop_all = thread.going_away(&listener).clone();
+                let stop_all = thread.going_away.clone();
                 let accepting = listener::accept(Rc::clone(&thread), listener, stop);
                 tokio::task::spawn_local(async move {
                     tokio::select! {
