@@ -18,7 +18,7 @@ import pytest
 from tests.support.processes import alive, command_line, descendants
 from tests.support.wait import patience_s, until_blocking
 
-from attnroute.demo.balancers import BALANCERS
+from attnroute.demo.balancers import BALANCERS, LEARNED
 from attnroute.demo.faults import FAULTS
 from attnroute.demo.run import SIDECARS
 from attnroute.demo.world import WORLDS
@@ -27,8 +27,9 @@ SECONDS = 8
 END_PATIENCE_S = SECONDS + 60.0
 """Start, report and a busy machine come on top of the time under load."""
 
-PROCESSES = len(WORLDS["mixed"].endpoints) + len(FAULTS) + 3 * SIDECARS
-"""Endpoints, those that are ill among them, and beside each sidecar its leash and its load."""
+PROCESSES = len(WORLDS["mixed"].endpoints) + len(FAULTS) + 2 + 3 * SIDECARS
+"""Endpoints, those that are ill among them, the trainer and its leash, and beside each sidecar its
+leash and its load."""
 
 
 @contextlib.contextmanager
@@ -95,9 +96,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     with demo(folder, "--json", "--seed", "7") as process:
         pids = wait_for_all(process, folder)
         code = process.wait(END_PATIENCE_S)
-    assert code == 0, output(folder, "stderr") + output(folder, "stdout")
     assert_gone(pids)
+    assert code in (0, 1), output(folder, "stderr") + output(folder, "stdout")
     document: dict[str, Any] = json.loads(output(folder, "stdout"))
+    # Two seconds for each balancer on a busy machine prove nothing; the code says what came out.
+    assert code == (1 if document["shortfalls"] else 0), output(folder, "stderr")
+    assert all(line in output(folder, "stderr") for line in document["shortfalls"])
     return folder, document
 
 
@@ -121,8 +125,11 @@ def test_every_balancer_meets_endpoints_that_are_ill(
         calls = sum(turn[fault]["calls"] for fault in FAULTS)
         # Each sidecar ejects after five failures in a row, so either endpoint got some calls, and
         # a small part of all; every failure of the turn is one of them or of a busy machine.
-        assert all(turn[fault]["calls"] >= 1 for fault in FAULTS), turn
-        assert all(turn[fault]["sent_s"] >= 0.0 for fault in FAULTS), turn
+        # `learned` takes a new endpoint to be slow for its first 30 s, and need not try it at all.
+        if turn["balancer"] != LEARNED:
+            assert all(turn[fault]["calls"] >= 1 for fault in FAULTS), turn
+        for fault in FAULTS:
+            assert turn[fault]["calls"] == 0 or turn[fault]["sent_s"] >= 0.0, turn
         assert turn["errors"] >= calls * 0.5, turn
         assert calls < turn["calls"] / 2, turn
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
@@ -164,7 +171,7 @@ def test_the_files_are_there_and_whole(finished: tuple[Path, dict[str, Any]]) ->
 
 def test_what_is_missing_is_said(finished: tuple[Path, dict[str, Any]]) -> None:
     _, document = finished
-    assert any("learned" in text for text in document["missing"])
+    assert any("attention router" in text for text in document["missing"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -190,11 +197,12 @@ def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("-m attnroute sidecar", "sidecar"),
-        ("-m attnroute.demo.leash", "sidecar"),
-        ("-m attnroute.demo.endpoint", "endpoint"),
-        ("-m attnroute.demo.load", "load"),
+        ("-m attnroute sidecar", r"sidecar \d+"),
+        (f"-m attnroute.demo.leash {sys.executable} -m attnroute trainer", "trainer"),
+        ("-m attnroute.demo.endpoint", r"endpoint \d+"),
+        ("-m attnroute.demo.load", r"load \d+"),
     ],
+    ids=("sidecar", "leash", "endpoint", "load"),
 )
 def test_a_process_that_dies_ends_the_demo_by_name(tmp_path: Path, command: str, name: str) -> None:
     with demo(tmp_path) as process:
@@ -206,7 +214,7 @@ def test_a_process_that_dies_ends_the_demo_by_name(tmp_path: Path, command: str,
         assert process.wait(END_PATIENCE_S) == 1, output(tmp_path, "stderr")
         assert not any(map(alive, pids)), "it ended before its processes did"
     stderr = output(tmp_path, "stderr")
-    assert re.search(rf"attnroute: {name} \d+ ended unexpectedly with exit code (137|-9)", stderr)
+    assert re.search(rf"attnroute: {name} ended unexpectedly with exit code (137|-9)", stderr)
     assert "Traceback" not in stderr
 
 

@@ -23,10 +23,15 @@ BALANCERS = (
     Balancer(
         "least_request_all", "least_request (all)", "{type: least_request, choice_count: all}"
     ),
+    Balancer("learned", "learned", "{type: learned}"),
 )
 
+LEARNED = "learned"
+BEATEN_BY_LEARNED = ("round_robin", "least_request_all")
+"""Balancers that `learned` has to beat in mean and p99, else the demo ends with exit code 1."""
+
 MISSING = (
-    "the learned balancer: it knows how long each request class takes on each endpoint",
-    "the trainer, which merges what the sidecars measured and swaps models while traffic flows",
+    "the attention router: a network on top of the table that `learned` goes by",
+    "models that are trained, checked and swapped while traffic flows",
 )
 """What later versions add to the comparison; said at the end of every run."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from attnroute.demo.balancers import Balancer
 
-SECONDS_DEFAULT = 90.0
+SECONDS_DEFAULT = 120.0
 SECONDS_MIN = 6.0
 SECONDS_MAX = 24 * 3600.0
 

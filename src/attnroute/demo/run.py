@@ -35,7 +35,9 @@ from attnroute.demo.sidecars import (
     Sidecar,
     endpoint_states,
     start_sidecar,
+    start_trainer,
 )
+from attnroute.demo.verdict import shortfalls
 from attnroute.demo.view import Snapshot, progress_line, render
 from attnroute.demo.world import World
 
@@ -75,6 +77,11 @@ class Outcome:
         """No call failed and everything stopped by itself."""
         return not self.results.failed_calls and not self.complaints
 
+    @property
+    def shortfalls(self) -> tuple[str, ...]:
+        """Where `learned` did not beat what it has to."""
+        return shortfalls(self.results)
+
 
 async def run_demo(world: World, *, seconds: float, seed: int, console: Console) -> Outcome:
     """Runs everything; views go to `console`. Raises DemoError if a process fails."""
@@ -95,14 +102,15 @@ async def run_demo(world: World, *, seconds: float, seed: int, console: Console)
 async def _start_and_play(
     children: Children, folder: Path, world: World, plan: Plan, seed: int, console: Console
 ) -> Run:
-    console.print(f"starting {len(world.endpoints)} endpoints and {SIDECARS} sidecars")
+    console.print(f"starting {len(world.endpoints)} endpoints, {SIDECARS} sidecars and a trainer")
     count = len(world.endpoints)
     specs = [EndpointSpec(world.name, index, seed) for index in range(count)]
     for index, fault in enumerate(faults.FAULTS):
         specs.append(EndpointSpec(world.name, count + index, seed, fault))
     endpoints = await start_endpoints(children, specs)
     addresses = [endpoint.address for endpoint in endpoints]
-    policy = PolicyFile(folder / "policy.yaml", addresses[:count], addresses[count:])
+    trainer = await start_trainer(children, folder)
+    policy = PolicyFile(folder / "policy.yaml", addresses[:count], trainer, addresses[count:])
     policy.write(plan.slices[0].balancer)
     async with _sidecars(children, policy.path) as sidecars:
         clients = await start_load(children, world, seed, sidecars)

@@ -35,19 +35,22 @@ DRAIN_LIMIT_S = 5
 _POLL_S = 0.02
 
 
-def policy_text(balancer: Balancer, endpoints: Sequence[str]) -> str:
+def policy_text(balancer: Balancer, endpoints: Sequence[str], trainer: str) -> str:
     """The whole policy of both sidecars; the system picks every port. Ejection is on for all of
-    them, and has nothing to do until endpoints are ill."""
+    them, and has nothing to do until endpoints are ill. They learn under every balancer, as a
+    service would that is about to change to `learned`. trainer: address of the fleet exchange."""
     lines = "".join(f"        - {address}\n" for address in endpoints)
     return (
         "admin: {grpc: 127.0.0.1:0, http: 127.0.0.1:0}\n"
         f"drain: {{linger: 1s, limit: {DRAIN_LIMIT_S}s}}\n"
         "listeners:\n"
         f"  - {{name: {LISTENER}, mode: explicit, address: 127.0.0.1:0}}\n"
+        f"fleet: {{trainer: {trainer}}}\n"
         "services:\n"
         f"  {SERVICE}:\n"
         f"    balancer: {balancer.policy}\n"
         "    outlier_detection: {}\n"
+        "    request_class: {}\n"
         "    endpoints:\n"
         "      static:\n"
         f"{lines}"
@@ -66,15 +69,18 @@ class EndpointState:
 class PolicyFile:
     """Replaced as a whole, so that nobody reads half of it."""
 
-    def __init__(self, path: Path, endpoints: Sequence[str], ill: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, endpoints: Sequence[str], trainer: str, ill: Sequence[str] = ()
+    ) -> None:
         self.path = path
+        self._trainer = trainer
         self._endpoints, self._ill = endpoints, ill
 
     def write(self, balancer: Balancer, *, with_ill: bool = False) -> str:
         """Returns the sha256 that the admin API will show once this is in force. with_ill: the
         endpoints that are ill are among the others."""
         endpoints = [*self._endpoints, *self._ill] if with_ill else self._endpoints
-        text = policy_text(balancer, endpoints).encode()
+        text = policy_text(balancer, endpoints, self._trainer).encode()
         fresh = self.path.with_suffix(".new")
         fresh.write_bytes(text)
         fresh.replace(self.path)
@@ -117,20 +123,34 @@ class Sidecar:
         self._admin.close()
 
 
+async def start_trainer(children: Children, folder: Path) -> str:
+    """Starts `attnroute trainer` on a leash; returns the address of the fleet exchange."""
+    config = folder / "trainer.yaml"
+    config.write_text("fleet: {address: 127.0.0.1:0}\nhttp: 127.0.0.1:0\n", encoding="utf-8")
+    _, ports = await _start(children, "trainer", "trainer", config)
+    return str(ports["fleet"])
+
+
 async def start_sidecar(children: Children, number: int, policy: Path) -> Sidecar:
     """Starts `attnroute sidecar` on a leash and waits until it is ready."""
-    ports_file = policy.with_name(f"sidecar-{number}.json")
+    return Sidecar(*await _start(children, f"sidecar {number}", "sidecar", policy))
+
+
+async def _start(
+    children: Children, name: str, command: str, config: Path
+) -> tuple[Child, dict[str, Any]]:
+    ports_file = config.with_name(f"{name.replace(' ', '-')}.json")
     child = await children.start(
-        f"sidecar {number}",
+        name,
         "attnroute.demo.leash",
-        *(sys.executable, "-m", "attnroute", "sidecar"),
-        *("--config", str(policy), "--ports-file", str(ports_file)),
+        *(sys.executable, "-m", "attnroute", command),
+        *("--config", str(config), "--ports-file", str(ports_file)),
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 if ports_file.exists():
-                    return Sidecar(child, json.loads(ports_file.read_bytes()))
+                    return child, json.loads(ports_file.read_bytes())
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise DemoError(f"{child.name} was not ready within {PATIENCE_S:g} s") from None

@@ -70,7 +70,7 @@ def test_the_page_holds_picture_table_and_what_is_missing(tmp_path: Path) -> Non
     assert image is not None
     assert base64.b64decode(image[1]) == files.plot.read_bytes()
     assert all(f"<td>{balancer.label}</td>" in page for balancer in BALANCERS)
-    assert "the learned balancer" in page
+    assert "the attention router" in page
     assert "attnroute demo &lt;x&gt;" in page
     assert "http" not in page
     assert TOO_SLOW not in page

@@ -13,11 +13,12 @@ from attnroute.demo.world import SERVICE
 from attnroute.policy.load import load_policy
 
 ADDRESSES = ["127.0.0.1:40001", "127.0.0.1:40002"]
+TRAINER = "127.0.0.1:40100"
 
 
 @pytest.mark.parametrize("balancer", BALANCERS, ids=lambda balancer: balancer.key)
 def test_the_policy_is_valid_and_says_what_it_should(tmp_path: Path, balancer: Balancer) -> None:
-    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES)
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, TRAINER)
     sha256 = file.write(balancer)
     loaded = load_policy(file.path)
     assert loaded.sha256 == sha256
@@ -25,10 +26,12 @@ def test_the_policy_is_valid_and_says_what_it_should(tmp_path: Path, balancer: B
     service = loaded.policy.services[SERVICE]
     assert balancer.key.startswith(service.balancer.type)
     assert SERVICE in service.authorities
+    assert service.request_class is not None
+    assert loaded.policy.fleet.trainer == TRAINER
 
 
 def test_endpoints_that_are_ill_join_and_leave(tmp_path: Path) -> None:
-    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, ["127.0.0.1:40003"])
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, TRAINER, ["127.0.0.1:40003"])
     counts = []
     for with_ill in (False, True, False):
         file.write(BALANCERS[0], with_ill=with_ill)
@@ -40,12 +43,12 @@ def test_endpoints_that_are_ill_join_and_leave(tmp_path: Path) -> None:
 
 
 def test_policies_of_two_balancers_differ(tmp_path: Path) -> None:
-    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES)
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, TRAINER)
     assert len({file.write(balancer) for balancer in BALANCERS}) == len(BALANCERS)
 
 
 def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
-    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES)
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, TRAINER)
     file.write(BALANCERS[0])
     with file.path.open("rb") as before:
         sha256 = file.write(BALANCERS[1])
