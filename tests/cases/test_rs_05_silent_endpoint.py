@@ -195,6 +195,9 @@ async def test_connections_are_replaced_when_they_are_old() -> None:
         assert (await held.until_done()).grpc_status == 0, held.describe()
         client.tcp_reset()
         await plane.until_ended(count)
+        # Nobody dials any more when the endpoint closes.
+        plane.apply_endpoints([])
+        await until(lambda: all(c.gone for c in endpoint.connections), "the last connection")
 
 
 def unary_process() -> subprocess.Popen[str]:

@@ -87,8 +87,14 @@ class RawServer:
     async def close(self) -> None:
         """Closes everything; raises what went wrong inside a handler."""
         self.stop_listening()
-        for connection in self.connections:
-            await connection.close()
+        closed = 0
+        while closed < len(self.connections):
+            for connection in self.connections[closed:]:
+                await connection.close()
+                closed += 1
+            # What was accepted in the last moment has a few turns of the loop to come to light.
+            for _ in range(20):
+                await asyncio.sleep(0)
         faults = [*self._faults, *(fault for c in self.connections for fault in c.faults)]
         if faults:
             raise faults[0]
