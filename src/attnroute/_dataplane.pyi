@@ -22,6 +22,7 @@ __all__ = [
     "StaleEpochError",
     "check_balancer",
     "check_scenario",
+    "replay",
     "simulate",
 ]
 
@@ -78,6 +79,12 @@ class DataPlane:
         """(endpoint epoch, class epoch, ns since the last take, WINDOW_ENDPOINT_DTYPE rows in
         index order, WINDOW_CELL_DTYPE rows of the cells that changed). For one taker: what was
         taken is gone. Without cells where the policy asks for no request classes."""
+
+    def explain(self, service: str, question: bytes) -> bytes:
+        """The pick that would be made now, JSON of crates/dataplane/src/explain.rs: every endpoint
+        with what is read of it and every term of its cost, chosen, runner_up, margin_s, reason.
+        question: JSON {"method", "message_bytes": int or null, "headers": {name: value}}. Raises
+        ConfigError for what is no question."""
 
     def publish_scores(
         self,
@@ -169,6 +176,8 @@ class Picker:
         """Endpoints that `prequal` with `probe_source: endpoints` wants probed after a pick."""
     def probed(self, index: int, now_ns: int, inflight: int, latency_ns: int) -> None:
         """Takes in the answer of a probe."""
+    def explain(self, question: bytes, now_ns: int | None = None) -> bytes:
+        """As `DataPlane.explain`; now_ns: default the latest time that was named."""
     def publish_scores(
         self,
         *,
@@ -225,6 +234,11 @@ class Simulation:
         """As `DataPlane.publish_scores`."""
     def finish(self) -> bytes:
         """Plays to the end; the JSON that `simulate` returns."""
+
+def replay(record: bytes) -> bytes:
+    """Computes a recorded pick of `learned` again, from a row of `DataPlane.take_decisions`: JSON
+    {"chosen", "identical", "differences": [{"address", "recorded_s", "computed_s"}]}. Raises
+    ConfigError for what is no such record."""
 
 def check_scenario(scenario: bytes) -> tuple[float, float]:
     """Checks a compiled scenario (`crates/simulator/src/scenario.rs`). Returns calls per second

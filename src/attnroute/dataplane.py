@@ -25,6 +25,7 @@ from attnroute._dataplane import (
     StaleEpochError,
     check_balancer,
     check_scenario,
+    replay,
     simulate,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "check_balancer",
     "check_scenario",
     "classes",
+    "replay",
     "rows",
     "simulate",
     "window",

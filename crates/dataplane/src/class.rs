@@ -100,6 +100,16 @@ impl Classifier {
         !self.sizes.is_empty()
     }
 
+    /// The class of a call if it is admitted, else [`OTHER`]; nothing is noted.
+    #[must_use]
+    pub fn known(&self, set: &ClassSet, traits: &Traits<'_>) -> RequestClass {
+        RequestClass {
+            index: set.find(self.key(traits)).unwrap_or(OTHER),
+            epoch: set.epoch,
+            unknown: 0,
+        }
+    }
+
     /// A number per class, the same for every call of it; never 0. Two classes that have one by
     /// chance are taken for one.
     fn key(&self, traits: &Traits<'_>) -> u64 {

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{json, Value};
 
 use crate::attempt::{Attempt, RequestInfo};
+use crate::balancer::learned::trace::{Scan, Tracing};
+use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
 use crate::reason::Reason;
 use crate::rng::Rng;
@@ -44,6 +46,8 @@ pub struct Sight {
     rng_key: u64,
     rng_counter: u64,
     compares_all: bool,
+    /// Notes what `learned` compares, until the pick is recorded.
+    tracing: Option<Tracing>,
 }
 
 /// One recorded pick.
@@ -57,6 +61,8 @@ struct Decision {
     key: Option<u64>,
     chosen: Arc<Endpoint>,
     reason: Reason,
+    /// What `learned` compared.
+    scan: Option<Scan>,
     sight: Sight,
 }
 
@@ -89,6 +95,7 @@ impl Sight {
             rng_key: rng.key(),
             rng_counter: rng.counter(),
             compares_all: snapshot.compares_all_for(request.rule),
+            tracing: matches!(snapshot.balancer, Balancer::Learned(_)).then(Tracing::begin),
         }
     }
 
@@ -109,7 +116,8 @@ impl Sight {
 
 impl Decisions {
     /// Keeps what a pick saw and did.
-    pub fn record(&self, service: &Arc<Service>, uri: &Uri, attempt: &Attempt, sight: Sight) {
+    pub fn record(&self, service: &Arc<Service>, uri: &Uri, attempt: &Attempt, mut sight: Sight) {
+        let scan = sight.tracing.take().map(|tracing| tracing.take());
         let request = attempt.request();
         let decision = Decision {
             at_ns: wall_ns(),
@@ -120,6 +128,7 @@ impl Decisions {
             key: request.key,
             chosen: Arc::clone(attempt.endpoint()),
             reason: attempt.reason(),
+            scan,
             sight,
         };
         let Some(mut ring) = self.ring.try_lock() else {
@@ -176,6 +185,7 @@ impl Decision {
             "rng_key": self.sight.rng_key,
             "rng_counter": self.sight.rng_counter,
             "candidates": candidates,
+            "learned": self.scan.as_ref().and_then(Scan::describe),
             "candidates_total": self.sight.candidates_total,
         })
     }

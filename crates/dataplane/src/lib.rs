@@ -39,6 +39,7 @@ pub mod endpoint;
 pub mod error;
 pub mod ewma;
 mod exchange;
+pub mod explain;
 mod fault;
 mod frames;
 mod framing;

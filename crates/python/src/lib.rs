@@ -140,6 +140,17 @@ impl DataPlane {
         Ok(rows::window(py, &window))
     }
 
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        service: &str,
+        question: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let inner = self.inner()?;
+        let service = inner.service(service).map_err(raised)?;
+        scores::explain(py, &service, question, inner.now_ns())
+    }
+
     #[pyo3(signature = (service, **scores))]
     fn publish_scores(
         &self,
@@ -306,6 +317,19 @@ impl Picker {
             .map_err(raised)
     }
 
+    #[pyo3(signature = (question, now_ns = None))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        question: &[u8],
+        now_ns: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut inner = self.inner.lock();
+        let now_ns = now_ns.unwrap_or(inner.now_ns());
+        inner.maintain(now_ns);
+        scores::explain(py, inner.service(), question, now_ns)
+    }
+
     #[pyo3(signature = (*, now_ns = None, **scores))]
     fn publish_scores(
         &self,
@@ -354,6 +378,9 @@ mod _dataplane {
     use super::{
         BindError, ConfigError, DataPlane, DataPlaneError, NotRunningError, Picker, StaleEpochError,
     };
+
+    #[pymodule_export]
+    use super::scores::replay;
 
     #[pymodule_export]
     use super::sim::{check_balancer, check_scenario, simulate, Simulation};

@@ -1,11 +1,15 @@
 //! Scores from Python: float32 matrices by the buffer protocol.
 
+use attnroute_dataplane::balancer::learned::trace;
+use attnroute_dataplane::explain::{self, Question};
 use attnroute_dataplane::score_table::{Scores, ScoresError};
+use attnroute_dataplane::service::Service;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
-use crate::StaleEpochError;
+use crate::{raised, ConfigError, StaleEpochError};
 
 /// What `publish_scores` takes, as it comes.
 #[derive(FromPyObject)]
@@ -112,4 +116,26 @@ pub(crate) fn refused(error: ScoresError) -> PyErr {
 
 pub(crate) fn none() -> PyErr {
     PyValueError::new_err("no scores were given")
+}
+
+/// The pick that would be made now, as JSON.
+pub(crate) fn explain<'py>(
+    py: Python<'py>,
+    service: &Service,
+    question: &[u8],
+    now_ns: u64,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let answer = Question::parse(question)
+        .and_then(|question| explain::explain(service, &question, now_ns))
+        .map_err(|error| raised(error.into()))?;
+    Ok(PyBytes::new(py, answer.to_string().as_bytes()))
+}
+
+/// Computes a recorded pick again.
+#[pyfunction]
+pub(crate) fn replay<'py>(py: Python<'py>, record: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let record = serde_json::from_slice(record)
+        .map_err(|error| ConfigError::new_err(("record", error.to_string())))?;
+    let answer = trace::replay(&record).map_err(|error| raised(error.into()))?;
+    Ok(PyBytes::new(py, answer.to_string().as_bytes()))
 }

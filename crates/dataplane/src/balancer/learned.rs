@@ -8,6 +8,7 @@
 //! is in [`cost`], on values that were read before, so that others can do it again.
 
 pub mod cost;
+pub mod trace;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -303,6 +304,10 @@ impl Learned {
         takes: &impl Fn(u32) -> bool,
     ) -> Option<Best> {
         let mut best: Option<Best> = None;
+        let traced = trace::is_on();
+        if traced {
+            trace::begin_scan(&self.factors);
+        }
         let mut read = Read::<LANES>::default();
         for block in among.chunks(LANES) {
             for (lane, index) in block.iter().enumerate() {
@@ -310,9 +315,17 @@ impl Learned {
             }
             let costs = costs(&read, &self.factors);
             for (lane, index) in block.iter().enumerate() {
-                let total_s = costs.weighted_s[lane] * (1.0 + JITTER * rng.unit_f32());
+                let jitter = rng.unit_f32();
+                let total_s = trace::total_s(costs.weighted_s[lane], jitter);
                 let is_less = best.is_none_or(|best| total_s < best.total_s);
-                if is_less && takes(*index) {
+                if (traced || is_less) && !takes(*index) {
+                    continue;
+                }
+                if traced {
+                    let endpoint = &ask.view.members[*index as usize].endpoint;
+                    trace::note(endpoint, read.lane(lane), jitter, total_s);
+                }
+                if is_less {
                     let waits = SPLIT_LATENCY * read.cost_s[lane];
                     best = Some(Best {
                         index: *index,
@@ -399,6 +412,33 @@ impl Learned {
             calls: examined.costs.calls[0],
             latency_s: examined.costs.latency_s[0],
         }
+    }
+
+    /// What a pick for a call of this class would see of some endpoints now.
+    pub(crate) fn examine(
+        &self,
+        view: View<'_>,
+        among: &[u32],
+        now_ns: u64,
+        class: RequestClass,
+    ) -> Vec<Examined> {
+        let ask = self.ask(view, now_ns, class);
+        let among = among.iter();
+        among.map(|index| self.examine_one(&ask, *index)).collect()
+    }
+
+    /// The reason that a pick would have now.
+    pub(crate) fn reason_now(&self, view: View<'_>, now_ns: u64, class: RequestClass) -> Reason {
+        let ask = self.ask(view, now_ns, class);
+        match ask.age {
+            Age::Expired => Reason::FallbackExpired,
+            _ => self.reason(&ask),
+        }
+    }
+
+    /// Whether all of that many endpoints are compared.
+    pub(crate) fn scans(&self, count: usize) -> bool {
+        count <= self.full_scan_up_to
     }
 
     fn examine_one(&self, ask: &Ask<'_>, index: u32) -> Examined {

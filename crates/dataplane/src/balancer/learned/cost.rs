@@ -98,6 +98,34 @@ pub struct Read<const L: usize> {
     pub weight: [f32; L],
 }
 
+impl<const L: usize> Read<L> {
+    /// One of them alone.
+    #[must_use]
+    pub fn lane(&self, lane: usize) -> Read<1> {
+        Read {
+            own: [self.own[lane]],
+            surplus: [self.surplus[lane]],
+            own_reported: [self.own_reported[lane]],
+            others: [self.others[lane]],
+            report_age_s: [self.report_age_s[lane]],
+            utilization: [self.utilization[lane]],
+            measured_s: [self.measured_s[lane]],
+            expected_s: [self.expected_s[lane]],
+            ratio_age_s: [self.ratio_age_s[lane]],
+            kind_measured_s: [self.kind_measured_s[lane]],
+            kind_expected_s: [self.kind_expected_s[lane]],
+            kind_age_s: [self.kind_age_s[lane]],
+            errors: [self.errors[lane]],
+            answer_age_s: [self.answer_age_s[lane]],
+            rtt_s: [self.rtt_s[lane]],
+            cost_s: [self.cost_s[lane]],
+            mean_service_s: [self.mean_service_s[lane]],
+            concurrency: [self.concurrency[lane]],
+            weight: [self.weight[lane]],
+        }
+    }
+}
+
 impl<const L: usize> Default for Read<L> {
     /// Endpoints of which nothing is known.
     fn default() -> Self {
@@ -181,6 +209,124 @@ pub struct Costs<const L: usize> {
     pub cost_s: [f32; L],
     /// That divided by the weight: the least one wins, but for the jitter.
     pub weighted_s: [f32; L],
+}
+
+impl Read<1> {
+    /// Names of the values, in the order of [`Read::values`].
+    pub const NAMES: &'static [&'static str] = &[
+        "own",
+        "surplus",
+        "own_reported",
+        "others",
+        "report_age_s",
+        "utilization",
+        "measured_s",
+        "expected_s",
+        "ratio_age_s",
+        "kind_measured_s",
+        "kind_expected_s",
+        "kind_age_s",
+        "errors",
+        "answer_age_s",
+        "rtt_s",
+        "cost_s",
+        "mean_service_s",
+        "concurrency",
+        "weight",
+    ];
+
+    /// The values, as records have them.
+    #[must_use]
+    pub fn values(&self) -> [f32; Self::NAMES.len()] {
+        [
+            self.own[0],
+            self.surplus[0],
+            self.own_reported[0],
+            self.others[0],
+            self.report_age_s[0],
+            self.utilization[0],
+            self.measured_s[0],
+            self.expected_s[0],
+            self.ratio_age_s[0],
+            self.kind_measured_s[0],
+            self.kind_expected_s[0],
+            self.kind_age_s[0],
+            self.errors[0],
+            self.answer_age_s[0],
+            self.rtt_s[0],
+            self.cost_s[0],
+            self.mean_service_s[0],
+            self.concurrency[0],
+            self.weight[0],
+        ]
+    }
+
+    /// From as many values in that order.
+    #[must_use]
+    pub fn of_values(values: &[f32]) -> Self {
+        let mut values = values.iter().map(|value| [*value]);
+        let mut next = || values.next().unwrap_or_default();
+        Self {
+            own: next(),
+            surplus: next(),
+            own_reported: next(),
+            others: next(),
+            report_age_s: next(),
+            utilization: next(),
+            measured_s: next(),
+            expected_s: next(),
+            ratio_age_s: next(),
+            kind_measured_s: next(),
+            kind_expected_s: next(),
+            kind_age_s: next(),
+            errors: next(),
+            answer_age_s: next(),
+            rtt_s: next(),
+            cost_s: next(),
+            mean_service_s: next(),
+            concurrency: next(),
+            weight: next(),
+        }
+    }
+}
+
+impl Costs<1> {
+    /// Names of the values, in the order of [`Costs::values`].
+    pub const NAMES: &'static [&'static str] = &[
+        "calls",
+        "latency_s",
+        "ratio",
+        "kind_ratio",
+        "errors",
+        "service_s",
+        "wait_s",
+        "utilization_s",
+        "queue_s",
+        "class_queue_s",
+        "error_s",
+        "cost_s",
+        "weighted_s",
+    ];
+
+    /// The values, as explanations have them.
+    #[must_use]
+    pub fn values(&self) -> [f32; Self::NAMES.len()] {
+        [
+            self.calls[0],
+            self.latency_s[0],
+            self.ratio[0],
+            self.kind_ratio[0],
+            self.errors[0],
+            self.service_s[0],
+            self.wait_s[0],
+            self.utilization_s[0],
+            self.queue_s[0],
+            self.class_queue_s[0],
+            self.error_s[0],
+            self.cost_s[0],
+            self.weighted_s[0],
+        ]
+    }
 }
 
 /// (A d + prior x)/(B d + prior), in [0.2, 10].

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use super::cost::{costs, Costs};
+use super::trace::{self, replay, Tracing};
 use super::Learned;
 use crate::attempt::{RequestClass, RequestInfo, Sample};
 use crate::balancer::Balancer;
@@ -12,6 +13,7 @@ use crate::class::Traits;
 use crate::config::{EndpointSetConfig, ServiceConfig};
 use crate::endpoint::{Endpoint, Outcome};
 use crate::ewma::decay;
+use crate::explain::{explain, Question};
 use crate::grpc::Code;
 use crate::ledger::{Ended, Expected, Pace, Ratio};
 use crate::orca::LoadReport;
@@ -587,6 +589,99 @@ fn scores_follow_classes_and_endpoints() {
     let ask = rule.ask(snapshot.view(), SECOND, bench.class(5));
     let examined = rule.examine_one(&ask, 2).read;
     assert_eq!(examined.cost_s, examined.mean_service_s);
+}
+
+/// A few picks on the record, with what each compared.
+fn recorded(bench: &mut Bench, count: u64) -> Vec<Value> {
+    let picked = |bench: &mut Bench, step: u64| {
+        let tracing = Tracing::begin();
+        let (index, _) = bench.pick(step as usize % 2, step * 7 * MS);
+        let name = bench.endpoint(index as usize).name.clone();
+        bench.endpoint(index as usize).live.begin();
+        let learned = tracing.take().describe().expect("it compared some");
+        json!({ "endpoint": name, "learned": learned })
+    };
+    let records: Vec<_> = (1..=count).map(|step| picked(bench, step)).collect();
+    // As if written to a file and read again.
+    let text = serde_json::to_string(&records).expect("it is JSON");
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+#[test]
+fn a_record_computes_again_bit_for_bit_and_tells_what_was_changed() {
+    for settings in [
+        json!({}),
+        json!({"full_scan_up_to": 5, "candidates": 4}),
+        json!({"overload_split": true, "kind_ratio": false}),
+    ] {
+        let mut bench = Bench::new(20, 2, settings);
+        let mut rng = Rng::new(3);
+        let mut row = || {
+            (0..20)
+                .map(|_| 0.01 + rng.unit_f32() / 30.0)
+                .collect::<Vec<_>>()
+        };
+        let rows = [row(), row(), row()];
+        bench.publish(&rows, "m", 0).expect("valid");
+        (0..20).for_each(|index| bench.report(index, MS * index as u64, index as f64 / 3.0));
+        for mut record in recorded(&mut bench, 60) {
+            let replayed = replay(&record).expect("a record");
+            assert_eq!(replayed["identical"], true, "{replayed}");
+            let read = &mut record["learned"]["compared"][0]["read"]["own"];
+            *read = json!(number(read) + 1.0);
+            let replayed = replay(&record).expect("a record");
+            assert_eq!(replayed["identical"], false);
+            assert_eq!(replayed["differences"].as_array().map(Vec::len), Some(1));
+            record["endpoint"] = json!("another:1");
+            assert_eq!(replay(&record).expect("a record")["identical"], false);
+        }
+    }
+    assert!(!trace::is_on(), "nothing is noted any more");
+    let empty = json!({"learned": {"factors": null, "compared": []}});
+    assert!(replay(&empty).is_err() && replay(&json!({})).is_err());
+}
+
+#[test]
+fn an_explanation_names_the_pick_and_every_term_of_it() {
+    let mut bench = Bench::new(3, 2, json!({}));
+    let rows = [
+        vec![0.02; 3],
+        vec![0.01, 0.02, 0.03],
+        vec![0.03, 0.02, 0.01],
+    ];
+    bench.publish(&rows, "", 0).expect("valid");
+    (0..3).for_each(|index| bench.report(index, MS, 1.0));
+    for class in [0, 1] {
+        let json = json!({"method": format!("/{class}"), "message_bytes": 10}).to_string();
+        let question = Question::parse(json.as_bytes()).expect("a question");
+        let answer = explain(&bench.service, &question, 2 * MS).expect("an answer");
+        let (index, reason) = bench.pick(class, 2 * MS);
+        assert_eq!(
+            answer["chosen"],
+            bench.endpoint(index as usize).name.as_str()
+        );
+        assert_eq!(answer["reason"], reason.name());
+        assert_eq!(answer["request_class"], format!("/{class}"));
+        assert_ne!(answer["runner_up"], answer["chosen"]);
+        assert!(number(&answer["margin_s"]) > 0.0);
+        let endpoints = answer["endpoints"].as_array().expect("a list");
+        assert_eq!(endpoints.len(), 3);
+        for endpoint in endpoints {
+            let of = |key: &str| number(&endpoint["terms"][key]);
+            let parts = [
+                "service_s",
+                "wait_s",
+                "utilization_s",
+                "queue_s",
+                "class_queue_s",
+            ];
+            let sum: f64 = parts.iter().map(|key| of(key)).sum();
+            let sum = sum + of("error_s") + number(&endpoint["read"]["rtt_s"]);
+            assert!((sum - of("cost_s")).abs() < 1e-6);
+        }
+    }
+    assert!(Question::parse(b"{}").is_err());
+    assert!(Question::parse(br#"{"method": "/a", "headers": {"a b": "c"}}"#).is_err());
 }
 
 #[test]
