@@ -70,6 +70,11 @@ class DataPlane:
     def snapshot(self, service: str) -> tuple[int, bytes]:
         """(endpoint epoch, ENDPOINT_DTYPE rows in index order): live counters, read now."""
 
+    def scores_in_force(self, service: str) -> bytes:
+        """JSON of what picks of a `learned` service go by now: {table_epoch, table_age_s or null,
+        model, reason, classes: [{request_class, weights, predicted_s, spread}]}, the lists by index
+        of the endpoint. No classes while the fallback picks; `null` for a classic balancer."""
+
     def classes(self, service: str) -> tuple[int, bytes]:
         """(class epoch, JSON list by index of {"class": canonical string, "kind": the same without
         the size, "kind_index", "size_bytes": geometric middle of its bucket or null}); index 0 is

@@ -7,6 +7,7 @@ AttnrouteError
 │   ├── ScenarioError
 │   └── TrainerFileError
 ├── SimulationError        a balancer that does not exist, a run that broke
+├── RecordError            a line that is no recorded pick, or one that cannot be computed again
 ├── StartError             the process cannot start: a busy port, a missing extension
 └── AdminError             the admin API cannot be reached or refused a call
 
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidFileError",
     "PolicyError",
     "Problem",
+    "RecordError",
     "ScenarioError",
     "SimulationError",
     "StartError",
@@ -83,6 +85,12 @@ class TrainerFileError(InvalidFileError):
 
 class SimulationError(AttnrouteError):
     """A simulation cannot be run as it was asked for."""
+
+    exit_code = 2
+
+
+class RecordError(AttnrouteError):
+    """A line that is no recorded pick, or one that cannot be computed again."""
 
     exit_code = 2
 

@@ -56,10 +56,9 @@ async def test_rs_05_a_silent_endpoint_is_found_and_its_calls_end() -> None:
             assert "did not answer a PING" in stream.grpc_message
         first = silent.connections[0]
         await first.until_gone()
-        # The end of the connection takes with it what was not read yet.
-        assert len(first.pings) <= 1
+        assert len(first.pings) == 1
         assert silences(plane) == 1
-        assert len(silent.streams) <= 20, "a call that may have been processed was repeated"
+        assert len(silent.streams) == 20, "a call that may have been processed was repeated"
         await plane.until_ended(20, grpc_status="UNAVAILABLE")
 
 
@@ -67,15 +66,10 @@ async def test_rs_05_an_endpoint_that_answers_pings_keeps_slow_calls() -> None:
     async with (
         raw_server(never) as slow,
         raw_server(never, manners=DEAF) as silent,
-        data_plane(
-            {"slow": [slow.address], "silent": [silent.address]},
-            service=keepalive(timeout_ms=60_000),
-        ) as plane,
+        data_plane([slow.address, silent.address], service=keepalive()) as plane,
         raw_client(plane.address) as client,
     ):
-        plane.config["services"][1].update(keepalive())
-        plane.apply()
-        calls = [open_call(client, authority=name) for name in ("slow", "silent")]
+        calls = [open_call(client) for _ in range(2)]
         await until(lambda: silences(plane) == 1, "the end of the silent one")
         await until(lambda: len(slow.connections[0].pings) == 2, "pings of the slow one")
         (held,) = slow.streams
@@ -99,15 +93,10 @@ async def test_h2_30_an_idle_connection_is_left_alone() -> None:
         async with raw_client(plane.address) as client:
             done = await open_call(client, authority="idle").until_done()
             assert done.grpc_status == 0
-            connection = idle.connections[0]
-            # Behind whatever the data plane sent while the call ran.
-            connection.ping()
-            await connection.until_pongs(1)
-            before = len(connection.pings)
             held = open_call(client, authority="busy")
             await busy.until_streams(1)
             await until(lambda: len(busy.connections[0].pings) == 2, "two pings")
-            assert len(connection.pings) == before
+            assert idle.connections[0].pings == []
             held.reset(CANCEL)
             await plane.until_ended(2)
 
@@ -156,7 +145,7 @@ async def test_keepalive_can_be_switched_off() -> None:
 async def test_h2_21_a_connection_that_takes_nothing_more_is_given_up() -> None:
     """Uploads fill the window of an endpoint that has stopped reading; the others go on."""
     settings = {SettingsFrame.INITIAL_WINDOW_SIZE: WINDOW_MAX}
-    service = {"balancer": {"type": "round_robin"}} | keepalive(interval_ms=300, timeout_ms=2_000)
+    service = {"balancer": {"type": "round_robin"}} | keepalive(interval_ms=300, timeout_ms=300)
     async with (
         raw_server(never, settings=settings) as stuck,
         raw_server(answer()) as other,

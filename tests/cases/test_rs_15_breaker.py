@@ -98,11 +98,14 @@ async def test_rs_15_calls_wait_in_line_where_the_policy_says_so(limit: str) -> 
         assert plane.limit_hits(limit) >= 1
         for served in range(8):
             await endpoint.until_streams(min(served + 2, 8))
-            assert len(endpoint.streams) - served <= 2, "more in flight than the limit"
             stream = endpoint.streams[served]
+            # First come, first served.
             await stream.until_bytes(len(grpc_message(b"0")))
+            assert stream.data == grpc_message(f"{served}".encode())
+            unanswered = [s for s in endpoint.streams if not s.connection.gone]
+            assert len(unanswered) - served <= 2, "more in flight than the limit"
             finish(stream)
-            assert (await calls[int(stream.data[5:])].until_done()).grpc_status == 0
+            assert (await calls[served].until_done()).grpc_status == 0
         await plane.until_ended(8, grpc_status="OK")
         assert waiting(plane) == 0
 

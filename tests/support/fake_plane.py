@@ -31,6 +31,9 @@ class FakePlane:
         self.reports: list[tuple[str, str, bytes]] = []
         self.lists_taken = 0
         self.decisions: list[dict[str, Any]] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.explanation: dict[str, Any] = {}
+        self.scores: dict[str, dict[str, Any]] = {}
 
     def apply_endpoints(self, service: str, endpoints: bytes) -> int:
         if reason := self.refuse.pop(service, ""):
@@ -71,6 +74,13 @@ class FakePlane:
     def take_decisions(self, max_rows: int) -> tuple[bytes, int]:
         taken, self.decisions = self.decisions[:max_rows], self.decisions[max_rows:]
         return json.dumps(taken).encode(), 0
+
+    def scores_in_force(self, service: str) -> bytes:
+        return json.dumps(self.scores.get(service)).encode()
+
+    def explain(self, service: str, question: bytes) -> bytes:
+        self.asked.append((service, json.loads(question)))
+        return json.dumps(self.explanation).encode()
 
     def endpoints(self, service: str) -> tuple[int, bytes]:
         self.lists_taken += 1

@@ -19,7 +19,7 @@ _POLL_INTERVAL_S = 0.01
 
 def patience_s() -> float:
     """How long a test waits for something that must happen, in seconds."""
-    return float(os.environ.get("ATTNROUTE_TEST_PATIENCE_S", "20"))
+    return float(os.environ.get("ATTNROUTE_TEST_PATIENCE_S", "60"))
 
 
 async def until(

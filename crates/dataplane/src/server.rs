@@ -48,7 +48,7 @@ pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
             .max_local_error_reset_streams(None);
         builder.handshake::<_, Bytes>(socket)
     };
-    let connection = match Box::pin(tokio::time::timeout(timeout, handshake)).await {
+    let connection = match tokio::time::timeout(timeout, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
         Err(_) => return tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),

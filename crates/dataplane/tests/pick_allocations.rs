@@ -80,8 +80,6 @@ fn balancers() -> Vec<BalancerConfig> {
         .map(of_name)
         .collect::<Result<Vec<BalancerConfig>, _>>()
         .expect("every balancer has defaults");
-    let all = r#"{"type":"learned","full_scan_up_to":1000,"overload_split":true}"#;
-    configs.push(serde_json::from_str(all).expect("it is valid"));
     configs.extend([BalancerConfig::LeastRequest {
         choice_count: ChoiceCount::All,
         with_replacement: false,

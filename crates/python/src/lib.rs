@@ -128,6 +128,18 @@ impl DataPlane {
         Ok((snapshot.epoch, PyBytes::new(py, &rows)))
     }
 
+    fn scores_in_force<'py>(
+        &self,
+        py: Python<'py>,
+        service: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let service = self.inner()?.service(service).map_err(raised)?;
+        let snapshot = service.snapshot();
+        let now_ns = self.inner()?.now_ns();
+        let json = py.detach(|| rows::scores_in_force(&snapshot, now_ns));
+        Ok(PyBytes::new(py, &json))
+    }
+
     fn classes<'py>(&self, py: Python<'py>, service: &str) -> PyResult<(u64, Bound<'py, PyBytes>)> {
         let service = self.inner()?.service(service).map_err(raised)?;
         Ok(rows::classes(py, &service))

@@ -27,6 +27,29 @@ pub(crate) fn classes<'py>(py: Python<'py>, service: &Service) -> (u64, Bound<'p
     (classes.epoch(), PyBytes::new(py, &classes.to_json()))
 }
 
+/// The scores in force as JSON; `null` for a balancer without any.
+pub(crate) fn scores_in_force(snapshot: &Snapshot, now_ns: u64) -> Vec<u8> {
+    let Some(scores) = snapshot.balancer.in_force(snapshot.view(), now_ns) else {
+        return b"null".to_vec();
+    };
+    let classes = scores.classes.iter().map(|class| {
+        serde_json::json!({
+            "request_class": &*class.class,
+            "weights": &*class.weights,
+            "predicted_s": &*class.predicted_s,
+            "spread": &*class.spread,
+        })
+    });
+    let document = serde_json::json!({
+        "table_epoch": scores.table_epoch,
+        "table_age_s": scores.table_age_s,
+        "model": &*scores.model,
+        "reason": scores.reason.name(),
+        "classes": classes.collect::<Vec<_>>(),
+    });
+    document.to_string().into_bytes()
+}
+
 /// Bytes of a row: 5 x u64, 7 x u32, 2 x f32.
 const ROW_BYTES: usize = 76;
 

@@ -7,7 +7,7 @@ whose message says what to do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -133,6 +133,20 @@ class AdminClient:
         """The picks recorded after that number, until closed. Raises AdminError."""
         request = pb.WatchPicksRequest(service=service, after=after)
         return self._watch("WatchPicks", request, pb.Pick)
+
+    def explain(
+        self,
+        service: str,
+        method: str,
+        *,
+        message_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> pb.ExplainResponse:
+        """The pick that would be made now for such a call. Raises AdminError."""
+        request = pb.ExplainRequest(
+            service=service, method=method, message_bytes=message_bytes, headers=headers
+        )
+        return self._call("Explain", request, pb.ExplainResponse)
 
     def service_of(self, endpoint: str) -> str:
         """The only service that has this endpoint. Raises AdminError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -56,4 +57,5 @@ def pick_message(record: PickRecord, every_class: str) -> pb.Pick:
         rng_key=row["rng_key"],
         rng_counter=row["rng_counter"],
         picked_ns=row["picked_ns"],
+        learned_json="" if row.get("learned") is None else json.dumps(row["learned"]),
     )

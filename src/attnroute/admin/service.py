@@ -20,14 +20,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
 from attnroute.admin import changes
+from attnroute.admin.explain import ExplainView, explain_message, request_json
 from attnroute.admin.picks import BATCH, PickView, last_of, pick_message
 from attnroute.admin.refusals import RefusalError, error_info, refuse_field
+from attnroute.admin.weights import EVERY_CLASS, Scores, ScoresView
 from attnroute.clock import Clock
 from attnroute.discovery.overrides import ActiveOverride
 from attnroute.telemetry.snapshot import EndpointInfo, ServiceSnapshot
-
-EVERY_CLASS = "*"
-"""The one request class of a balancer that does not tell classes apart."""
 
 WATCH_INTERVAL_MS_DEFAULT = 500
 WATCH_INTERVAL_MS_MIN = 100
@@ -97,6 +96,18 @@ class TelemetryView(Protocol):
     def shares(self, snapshot: ServiceSnapshot) -> npt.NDArray[np.float64] | None: ...
 
 
+_WHY_NOT = {
+    state: name.removeprefix("ENDPOINT_STATE_").lower().replace("_", " ")
+    for name, state in pb.EndpointState.items()
+    if state not in (pb.ENDPOINT_STATE_UNSPECIFIED, pb.ENDPOINT_STATE_USABLE)
+}
+"""What keeps an endpoint from every call, in words."""
+
+
+class PickerView(ExplainView, ScoresView, Protocol):
+    """What the admin API reads of pickers."""
+
+
 class AdminService:
     """The methods of attnroute.admin.v1.Admin, by their names in lower case."""
 
@@ -106,6 +117,7 @@ class AdminService:
         telemetry: TelemetryView,
         overrides: OverrideView,
         picks: PickView,
+        picker: PickerView,
         clock: Clock,
         *,
         watches_max: int = WATCHES_MAX,
@@ -116,6 +128,7 @@ class AdminService:
         self._telemetry = telemetry
         self._overrides = overrides
         self._picks = picks
+        self._picker = picker
         self._clock = clock
         self._watches_max = watches_max
         self._on_limit_hit = on_limit_hit
@@ -182,8 +195,10 @@ class AdminService:
     async def get_weights(self, request: pb.GetWeightsRequest) -> pb.GetWeightsResponse:
         """The weights of one service, read now."""
         info = self._find(request.service)
-        _check_class(info, request.request_class)
-        return self._weights(info, self._telemetry.read(info.name))
+        scores = self._scores(info)
+        scores.check_class(request.request_class)
+        snapshot = self._telemetry.read(info.name)
+        return self._weights(info, snapshot, scores, request.request_class)
 
     async def watch_weights(
         self, request: pb.WatchWeightsRequest
@@ -194,17 +209,18 @@ class AdminService:
         holds one task and no queue, and sees the newest state when it goes on.
         """
         info = self._find(request.service)
-        _check_class(info, request.request_class)
+        self._scores(info).check_class(request.request_class)
         interval_s = _watch_interval_s(request.min_interval_ms)
         with self._watch_slot():
             sent: tuple[object, ...] | None = None
             while not self._closing.is_set():
                 info = self._find(request.service)
                 snapshot = self._telemetry.read(info.name)
-                state = _comparable(info, snapshot)
+                scores = self._scores(info)
+                state = (*_comparable(info, snapshot), *scores.version)
                 if state != sent:
                     sent = state
-                    yield self._weights(info, snapshot)
+                    yield self._weights(info, snapshot, scores, request.request_class)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closing.wait(), interval_s)
         raise RefusalError(grpc.StatusCode.UNAVAILABLE, "attnroute: the sidecar is stopping", ())
@@ -305,6 +321,19 @@ class AdminService:
                         await asyncio.wait_for(self._closing.wait(), PICKS_POLL_S)
         raise RefusalError(grpc.StatusCode.UNAVAILABLE, "attnroute: the sidecar is stopping", ())
 
+    async def explain(self, request: pb.ExplainRequest) -> pb.ExplainResponse:
+        """The pick that would be made now, with every term of every cost."""
+        info = self._find(request.service)
+        snapshot = self._telemetry.read(info.name)
+        left_out = {
+            endpoint.address: _WHY_NOT.get(_state(endpoint, row), "left out by the rules")
+            for endpoint, row in zip(snapshot.endpoints, snapshot.rows, strict=True)
+        }
+        found = self._picker.explain(info.name, request_json(request))
+        answer = explain_message(found, left_out)
+        answer.read_at.CopyFrom(_timestamp(self._clock.wall_s()))
+        return answer
+
     def _in_flight(self, service: str, address: str) -> int:
         snapshot = self._telemetry.read(service)
         pairs = zip(snapshot.endpoints, snapshot.rows, strict=True)
@@ -324,28 +353,33 @@ class AdminService:
             [error_info("SERVICE_NOT_FOUND", service=service, configured=known)],
         )
 
-    def _weights(self, info: ServiceInfo, snapshot: ServiceSnapshot) -> pb.GetWeightsResponse:
+    def _scores(self, info: ServiceInfo) -> Scores:
+        return Scores(info.name, info.balancer, self._picker.scores_in_force(info.name))
+
+    def _weights(
+        self, info: ServiceInfo, snapshot: ServiceSnapshot, scores: Scores, request_class: str
+    ) -> pb.GetWeightsResponse:
         shares = self._telemetry.shares(snapshot)
-        weights = pb.ClassWeights(request_class=EVERY_CLASS)
-        for index, (endpoint, row) in enumerate(
-            zip(snapshot.endpoints, snapshot.rows, strict=True)
-        ):
-            weights.endpoints.append(
-                pb.EndpointWeight(
-                    address=endpoint.address,
-                    weight=float(row["weight"]),
-                    share=None if shares is None else float(shares[index]),
-                    state=_state(endpoint, row),
-                    in_flight=int(row["in_flight"]),
-                )
+        rows = [
+            pb.EndpointWeight(
+                address=endpoint.address,
+                weight=float(row["weight"]),
+                share=None if shares is None else float(shares[index]),
+                state=_state(endpoint, row),
+                in_flight=int(row["in_flight"]),
             )
-        return pb.GetWeightsResponse(
+            for index, (endpoint, row) in enumerate(
+                zip(snapshot.endpoints, snapshot.rows, strict=True)
+            )
+        ]
+        answer = pb.GetWeightsResponse(
             service=info.name,
             balancer=info.balancer,
             endpoint_epoch=snapshot.endpoint_epoch,
             read_at=_timestamp(self._clock.wall_s()),
-            classes=[weights],
         )
+        scores.fill(answer, rows, request_class)
+        return answer
 
     @contextmanager
     def _watch_slot(self) -> Iterator[None]:
@@ -361,16 +395,6 @@ class AdminService:
             yield
         finally:
             self._watches -= 1
-
-
-def _check_class(info: ServiceInfo, request_class: str) -> None:
-    if request_class not in ("", EVERY_CLASS):
-        raise RefusalError(
-            grpc.StatusCode.NOT_FOUND,
-            f"attnroute: service `{info.name}` has no request class `{request_class}`; "
-            f"balancer `{info.balancer}` knows one class, `{EVERY_CLASS}`",
-            [error_info("REQUEST_CLASS_NOT_FOUND", request_class=request_class)],
-        )
 
 
 def _watch_interval_s(min_interval_ms: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
@@ -43,21 +44,35 @@ def state_name(state: int) -> str:
 
 def weights_table(answer: pb.GetWeightsResponse) -> Table:
     """One row per endpoint and request class."""
-    table = _table(f"{answer.service}: {answer.balancer}, endpoint epoch {answer.endpoint_epoch}")
+    table = _table(_weights_title(answer))
     many = len(answer.classes) > 1
+    learned = any(
+        row.HasField("predicted_latency_s") for one in answer.classes for row in one.endpoints
+    )
     if many:
         table.add_column("request class", overflow="fold")
     table.add_column("endpoint", overflow="fold", min_width=15)
-    for heading in ("weight", "share", "in flight"):
+    expected = ("predicted", "spread") if learned else ()
+    for heading in ("weight", "share", *expected, "in flight"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for weights in answer.classes:
         for row in weights.endpoints:
             share = _percent(row.share) if row.HasField("share") else _NONE
             cells: list[str | Text] = [weights.request_class] if many else []
-            cells += [row.address, _percent(row.weight), share, str(row.in_flight)]
-            table.add_row(*cells, _state(row.state))
+            cells += [row.address, _percent(row.weight), share]
+            if learned:
+                cells.append(f"{row.predicted_latency_s * 1000:.1f} ms")
+                cells.append(f"{row.spread:.2f}" if row.HasField("spread") else _NONE)
+            table.add_row(*cells, str(row.in_flight), _state(row.state))
     return table
+
+
+def _weights_title(answer: pb.GetWeightsResponse) -> str:
+    title = f"{answer.service}: {answer.balancer}, endpoint epoch {answer.endpoint_epoch}"
+    if answer.table_epoch:
+        title += f", score table {answer.table_epoch} ({answer.reason})"
+    return title
 
 
 def weights_document(answer: pb.GetWeightsResponse) -> dict[str, Any]:
@@ -66,6 +81,10 @@ def weights_document(answer: pb.GetWeightsResponse) -> dict[str, Any]:
         "service": answer.service,
         "balancer": answer.balancer,
         "endpoint_epoch": answer.endpoint_epoch,
+        "table_epoch": answer.table_epoch,
+        "table_age_s": answer.table_age_s if answer.HasField("table_age_s") else None,
+        "model": answer.model,
+        "reason": answer.reason,
         "read_at": answer.read_at.ToJsonString(),
         "classes": [
             {
@@ -75,6 +94,10 @@ def weights_document(answer: pb.GetWeightsResponse) -> dict[str, Any]:
                         "address": row.address,
                         "weight": row.weight,
                         "share": row.share if row.HasField("share") else None,
+                        "predicted_latency_s": (
+                            row.predicted_latency_s if row.HasField("predicted_latency_s") else None
+                        ),
+                        "spread": row.spread if row.HasField("spread") else None,
                         "state": state_name(row.state).replace(" ", "_"),
                         "in_flight": row.in_flight,
                     }
@@ -173,6 +196,7 @@ def pick_document(pick: pb.Pick) -> dict[str, Any]:
         "rng_key": pick.rng_key,
         "rng_counter": pick.rng_counter,
         "picked_ns": pick.picked_ns,
+        "learned": json.loads(pick.learned_json) if pick.learned_json else None,
     }
 
 

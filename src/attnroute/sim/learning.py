@@ -19,7 +19,6 @@ from typing import Any
 from attnroute.dataplane import Simulation, StaleEpochError
 from attnroute.features.merge import FleetTable, Subscriber
 from attnroute.features.view import OwnWindow
-from attnroute.scoring.loop import publish
 from attnroute.scoring.service import Scores, ServiceScores
 from attnroute.scoring.windows import WindowReader
 from attnroute.sim.faults import FaultyModel
@@ -94,8 +93,20 @@ class _Plane:
     def take_window(self, _service: str) -> tuple[int, int, int, bytes, bytes]:
         return self._simulation.take_window(self._sidecar)
 
-    def publish_scores(self, service: str, **scores: Any) -> int:  # noqa: ARG002 - a keyword of the protocol
-        return self._simulation.publish_scores(self._sidecar, **scores)
+    def publish(self, scores: Scores) -> None:
+        self._simulation.publish_scores(
+            self._sidecar,
+            endpoint_epoch=scores.layout.endpoint_epoch,
+            class_epoch=scores.layout.class_epoch,
+            cost_s=scores.cost_s,
+            table_cost_s=scores.table_cost_s,
+            spread=scores.spread,
+            probability=scores.probability,
+            mean_service_s=scores.mean_service_s,
+            concurrency=scores.concurrency,
+            sidecars=scores.sidecars,
+            model=scores.model,
+        )
 
 
 class _Sidecar:
@@ -113,7 +124,6 @@ class _Sidecar:
         self.identity = index.to_bytes(16, "big")
         self.zone = zone
         self.published: Scores | None = None
-        self.fresh = False
         self.stream: Subscriber | None = None
         self.began = False
         self.sent = 0
@@ -128,10 +138,7 @@ class _Sidecar:
         taken = self.reader.take(_SERVICE)
         if taken is not None:
             self.scores.observe(taken.layout, taken.window, taken.usable, now_s)
-        # Once a second: when the fleet has spoken, else now (attnroute.scoring.loop).
-        if not self.fresh:
-            self.publish(now_s)
-        self.fresh = False
+        self.publish(now_s)
 
     def publish(self, now_s: float) -> None:
         """Publishes what is known now."""
@@ -140,8 +147,7 @@ class _Sidecar:
             self.published = scores
             # A set that has just changed: the data plane carries the rows over by itself.
             with suppress(StaleEpochError):
-                publish(self.plane, _SERVICE, scores)
-                self.fresh = True
+                self.plane.publish(scores)
 
     def unsent(self) -> list[OwnWindow]:
         """Own windows that the trainer lacks, each once in a stream."""

@@ -67,6 +67,7 @@ class World:
             self.telemetry,
             self.overrides,
             self.picks,
+            self.plane,
             self.clock,
             watches_max=watches_max,
             on_limit_hit=self.hits.append,

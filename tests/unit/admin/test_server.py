@@ -145,6 +145,7 @@ async def test_reflection_describes_the_api_without_files() -> None:
         "Drain",
         "ListPicks",
         "WatchPicks",
+        "Explain",
     ]
 
 

@@ -201,3 +201,59 @@ async def test_too_short_an_interval_is_refused() -> None:
         with pytest.raises(RefusalError, match="expected 100 or more") as caught:
             await anext(answers)
     assert caught.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+
+LEARNED = {
+    "table_epoch": 7,
+    "table_age_s": 0.25,
+    "model": "",
+    "reason": "table",
+    "classes": [
+        {
+            "request_class": name,
+            "weights": weights,
+            "predicted_s": [0.125, 0.5],
+            "spread": spread,
+        }
+        for name, weights, spread in (
+            ("other", [0.5, 0.5], []),
+            ("/shop.Cart/Add;bytes=..1024", [0.875, 0.125], [0.25, 0.75]),
+        )
+    ],
+}
+
+
+async def test_learned_weights_stand_by_class_with_what_is_expected() -> None:
+    world = World()
+    world.plane.scores["cart"] = LEARNED
+    answer = await world.service.get_weights(pb.GetWeightsRequest(service="cart"))
+    assert (answer.table_epoch, answer.table_age_s, answer.reason) == (7, 0.25, "table")
+    other, add = answer.classes
+    assert (other.request_class, add.request_class) == ("other", "/shop.Cart/Add;bytes=..1024")
+    assert [row.weight for row in add.endpoints] == [0.875, 0.125]
+    assert [row.predicted_latency_s for row in add.endpoints] == [0.125, 0.5]
+    assert [row.spread for row in add.endpoints] == [0.25, 0.75]
+    assert not other.endpoints[0].HasField("spread")
+    assert [row.address for row in add.endpoints] == ["10.0.0.1:1", "10.0.0.2:1"]
+
+
+async def test_one_class_may_be_asked_for_and_an_unknown_one_names_the_others() -> None:
+    world = World()
+    world.plane.scores["cart"] = LEARNED
+    request = pb.GetWeightsRequest(service="cart", request_class="other")
+    answer = await world.service.get_weights(request)
+    assert [weights.request_class for weights in answer.classes] == ["other"]
+    request.request_class = "/shop.Cart/Drop;bytes=..1024"
+    with pytest.raises(RefusalError) as refusal:
+        await world.service.get_weights(request)
+    assert refusal.value.code is grpc.StatusCode.NOT_FOUND
+    assert "knows `other`, `/shop.Cart/Add;bytes=..1024`" in refusal.value.message
+
+
+async def test_while_the_fallback_picks_its_weights_stand_for_every_class() -> None:
+    world = World()
+    world.plane.scores["cart"] = {**LEARNED, "classes": [], "reason": "fallback_expired"}
+    answer = await world.service.get_weights(pb.GetWeightsRequest(service="cart"))
+    assert [weights.request_class for weights in answer.classes] == ["*"]
+    assert answer.reason == "fallback_expired"
+    assert not answer.classes[0].endpoints[0].HasField("predicted_latency_s")

@@ -90,6 +90,17 @@ def test_several_classes_get_a_column() -> None:
     assert "/shop.Cart/Add" in text
 
 
+def test_learned_weights_show_what_is_expected() -> None:
+    answer = weights_answer()
+    answer.table_epoch, answer.reason = 3, "table"
+    answer.classes[0].endpoints[0].predicted_latency_s = 0.0125
+    answer.classes[0].endpoints[0].spread = 0.25
+    title, header, first, *_ = rendered(weights_table(answer)).splitlines()
+    assert title.endswith("endpoint epoch 7, score table 3 (table)")
+    assert header.split()[:5] == ["endpoint", "weight", "share", "predicted", "spread"]
+    assert first.split()[5:8] == ["12.5", "ms", "0.25"]
+
+
 def test_endpoints_table() -> None:
     text = rendered(endpoints_table(endpoints_answer()), width=120)
     header, first, second = text.splitlines()[1:]
@@ -116,6 +127,8 @@ def test_weights_document() -> None:
         "address": "10.0.0.1:50051",
         "weight": 0.75,
         "share": 0.7213,
+        "predicted_latency_s": None,
+        "spread": None,
         "state": "usable",
         "in_flight": 12,
     }

@@ -8,7 +8,10 @@
 //! is in [`cost`], on values that were read before, so that others can do it again.
 
 pub mod cost;
+mod shown;
 pub mod trace;
+
+pub use shown::{ClassScores, InForce};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;

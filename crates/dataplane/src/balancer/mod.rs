@@ -28,7 +28,7 @@ mod weighted_round_robin;
 pub use c3::C3;
 pub(crate) use hashing::Bound;
 pub use latency_observation::LatencyObservation;
-pub use learned::{Learned, Learning};
+pub use learned::{ClassScores, InForce, Learned, Learning};
 pub use least_request::LeastRequest;
 pub use maglev::Maglev;
 pub use peak_ewma::PeakEwma;
@@ -365,6 +365,15 @@ impl Balancer {
             Self::RingHash(rule) => (rule.pick(view, now_ns, request, rng), Reason::RingHash),
             Self::Maglev(rule) => (rule.pick(view, now_ns, request, rng), Reason::Maglev),
             Self::Learned(rule) => rule.pick(view, now_ns, request, rng),
+        }
+    }
+
+    /// The scores that picks go by, for a rule that has some.
+    #[must_use]
+    pub fn in_force(&self, view: View<'_>, now_ns: u64) -> Option<InForce> {
+        match self {
+            Self::Learned(rule) => Some(rule.in_force(view, now_ns)),
+            _ => None,
         }
     }
 

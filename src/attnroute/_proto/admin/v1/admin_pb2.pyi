@@ -203,18 +203,26 @@ class WatchWeightsRequest(_message.Message):
     def __init__(self, service: _Optional[str] = ..., request_class: _Optional[str] = ..., min_interval_ms: _Optional[int] = ...) -> None: ...
 
 class GetWeightsResponse(_message.Message):
-    __slots__ = ("service", "balancer", "endpoint_epoch", "read_at", "classes")
+    __slots__ = ("service", "balancer", "endpoint_epoch", "read_at", "classes", "table_epoch", "table_age_s", "model", "reason")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     BALANCER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     READ_AT_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     service: str
     balancer: str
     endpoint_epoch: int
     read_at: _timestamp_pb2.Timestamp
     classes: _containers.RepeatedCompositeFieldContainer[ClassWeights]
-    def __init__(self, service: _Optional[str] = ..., balancer: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., classes: _Optional[_Iterable[_Union[ClassWeights, _Mapping]]] = ...) -> None: ...
+    table_epoch: int
+    table_age_s: float
+    model: str
+    reason: str
+    def __init__(self, service: _Optional[str] = ..., balancer: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., classes: _Optional[_Iterable[_Union[ClassWeights, _Mapping]]] = ..., table_epoch: _Optional[int] = ..., table_age_s: _Optional[float] = ..., model: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ClassWeights(_message.Message):
     __slots__ = ("request_class", "endpoints")
@@ -225,18 +233,22 @@ class ClassWeights(_message.Message):
     def __init__(self, request_class: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[EndpointWeight, _Mapping]]] = ...) -> None: ...
 
 class EndpointWeight(_message.Message):
-    __slots__ = ("address", "weight", "share", "state", "in_flight")
+    __slots__ = ("address", "weight", "share", "state", "in_flight", "predicted_latency_s", "spread")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
     address: str
     weight: float
     share: float
     state: EndpointState
     in_flight: int
-    def __init__(self, address: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., state: _Optional[_Union[EndpointState, str]] = ..., in_flight: _Optional[int] = ...) -> None: ...
+    predicted_latency_s: float
+    spread: float
+    def __init__(self, address: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., state: _Optional[_Union[EndpointState, str]] = ..., in_flight: _Optional[int] = ..., predicted_latency_s: _Optional[float] = ..., spread: _Optional[float] = ...) -> None: ...
 
 class GetConfigRequest(_message.Message):
     __slots__ = ()
@@ -287,7 +299,7 @@ class WatchPicksRequest(_message.Message):
     def __init__(self, service: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Pick(_message.Message):
-    __slots__ = ("number", "time", "service", "method", "request_class", "endpoint", "runner_up", "reason", "endpoint_epoch", "candidates", "candidates_total", "key", "rng_key", "rng_counter", "picked_ns")
+    __slots__ = ("number", "time", "service", "method", "request_class", "endpoint", "runner_up", "reason", "endpoint_epoch", "candidates", "candidates_total", "key", "rng_key", "rng_counter", "picked_ns", "learned_json")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +315,7 @@ class Pick(_message.Message):
     RNG_KEY_FIELD_NUMBER: _ClassVar[int]
     RNG_COUNTER_FIELD_NUMBER: _ClassVar[int]
     PICKED_NS_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_JSON_FIELD_NUMBER: _ClassVar[int]
     number: int
     time: _timestamp_pb2.Timestamp
     service: str
@@ -318,7 +331,8 @@ class Pick(_message.Message):
     rng_key: int
     rng_counter: int
     picked_ns: int
-    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., service: _Optional[str] = ..., method: _Optional[str] = ..., request_class: _Optional[str] = ..., endpoint: _Optional[str] = ..., runner_up: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[PickCandidate, _Mapping]]] = ..., candidates_total: _Optional[int] = ..., key: _Optional[int] = ..., rng_key: _Optional[int] = ..., rng_counter: _Optional[int] = ..., picked_ns: _Optional[int] = ...) -> None: ...
+    learned_json: str
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., service: _Optional[str] = ..., method: _Optional[str] = ..., request_class: _Optional[str] = ..., endpoint: _Optional[str] = ..., runner_up: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[PickCandidate, _Mapping]]] = ..., candidates_total: _Optional[int] = ..., key: _Optional[int] = ..., rng_key: _Optional[int] = ..., rng_counter: _Optional[int] = ..., picked_ns: _Optional[int] = ..., learned_json: _Optional[str] = ...) -> None: ...
 
 class PickCandidate(_message.Message):
     __slots__ = ("address", "in_flight", "static_weight", "weight")
@@ -331,3 +345,118 @@ class PickCandidate(_message.Message):
     static_weight: float
     weight: float
     def __init__(self, address: _Optional[str] = ..., in_flight: _Optional[int] = ..., static_weight: _Optional[float] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("service", "method", "message_bytes", "headers")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    method: str
+    message_bytes: int
+    headers: _containers.ScalarMap[str, str]
+    def __init__(self, service: _Optional[str] = ..., method: _Optional[str] = ..., message_bytes: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("service", "request_class", "balancer", "reason", "endpoint_epoch", "table_epoch", "table_age_s", "model", "chosen", "runner_up", "margin", "endpoints", "read_at", "full_scan")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_CLASS_FIELD_NUMBER: _ClassVar[int]
+    BALANCER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_UP_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    READ_AT_FIELD_NUMBER: _ClassVar[int]
+    FULL_SCAN_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    request_class: str
+    balancer: str
+    reason: str
+    endpoint_epoch: int
+    table_epoch: int
+    table_age_s: float
+    model: str
+    chosen: str
+    runner_up: str
+    margin: float
+    endpoints: _containers.RepeatedCompositeFieldContainer[ExplainedEndpoint]
+    read_at: _timestamp_pb2.Timestamp
+    full_scan: bool
+    def __init__(self, service: _Optional[str] = ..., request_class: _Optional[str] = ..., balancer: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., table_epoch: _Optional[int] = ..., table_age_s: _Optional[float] = ..., model: _Optional[str] = ..., chosen: _Optional[str] = ..., runner_up: _Optional[str] = ..., margin: _Optional[float] = ..., endpoints: _Optional[_Iterable[_Union[ExplainedEndpoint, _Mapping]]] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., full_scan: _Optional[bool] = ...) -> None: ...
+
+class ExplainedEndpoint(_message.Message):
+    __slots__ = ("address", "usable", "why_not", "cost_s", "weight", "in_flight", "terms")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    USABLE_FIELD_NUMBER: _ClassVar[int]
+    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    COST_S_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    usable: bool
+    why_not: str
+    cost_s: float
+    weight: float
+    in_flight: int
+    terms: CostTerms
+    def __init__(self, address: _Optional[str] = ..., usable: _Optional[bool] = ..., why_not: _Optional[str] = ..., cost_s: _Optional[float] = ..., weight: _Optional[float] = ..., in_flight: _Optional[int] = ..., terms: _Optional[_Union[CostTerms, _Mapping]] = ...) -> None: ...
+
+class CostTerms(_message.Message):
+    __slots__ = ("rtt_s", "predicted_s", "spread", "mean_service_s", "concurrency", "in_flight_own", "in_flight_others", "in_flight", "report_age_s", "ratio", "ratio_of_kind", "expected_s", "utilization", "errors", "cost_rtt_s", "cost_service_s", "cost_queue_s", "cost_utilization_s", "cost_congestion_s", "cost_class_congestion_s", "cost_error_s")
+    RTT_S_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_S_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    MEAN_SERVICE_S_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_OWN_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_OTHERS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    RATIO_OF_KIND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    COST_RTT_S_FIELD_NUMBER: _ClassVar[int]
+    COST_SERVICE_S_FIELD_NUMBER: _ClassVar[int]
+    COST_QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    COST_UTILIZATION_S_FIELD_NUMBER: _ClassVar[int]
+    COST_CONGESTION_S_FIELD_NUMBER: _ClassVar[int]
+    COST_CLASS_CONGESTION_S_FIELD_NUMBER: _ClassVar[int]
+    COST_ERROR_S_FIELD_NUMBER: _ClassVar[int]
+    rtt_s: float
+    predicted_s: float
+    spread: float
+    mean_service_s: float
+    concurrency: float
+    in_flight_own: float
+    in_flight_others: float
+    in_flight: float
+    report_age_s: float
+    ratio: float
+    ratio_of_kind: float
+    expected_s: float
+    utilization: float
+    errors: float
+    cost_rtt_s: float
+    cost_service_s: float
+    cost_queue_s: float
+    cost_utilization_s: float
+    cost_congestion_s: float
+    cost_class_congestion_s: float
+    cost_error_s: float
+    def __init__(self, rtt_s: _Optional[float] = ..., predicted_s: _Optional[float] = ..., spread: _Optional[float] = ..., mean_service_s: _Optional[float] = ..., concurrency: _Optional[float] = ..., in_flight_own: _Optional[float] = ..., in_flight_others: _Optional[float] = ..., in_flight: _Optional[float] = ..., report_age_s: _Optional[float] = ..., ratio: _Optional[float] = ..., ratio_of_kind: _Optional[float] = ..., expected_s: _Optional[float] = ..., utilization: _Optional[float] = ..., errors: _Optional[float] = ..., cost_rtt_s: _Optional[float] = ..., cost_service_s: _Optional[float] = ..., cost_queue_s: _Optional[float] = ..., cost_utilization_s: _Optional[float] = ..., cost_congestion_s: _Optional[float] = ..., cost_class_congestion_s: _Optional[float] = ..., cost_error_s: _Optional[float] = ...) -> None: ...
