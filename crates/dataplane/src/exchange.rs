@@ -85,6 +85,8 @@ pub(crate) struct Exchange {
     broken: Option<Box<Fault>>,
     /// What another try needs, as long as there can be one.
     replay: Option<Box<Replay>>,
+    /// What was read of the request before and goes first, where it could have been tried again.
+    rest: Option<Box<Rest>>,
     /// The request was longer than what is kept.
     outgrew_replay: bool,
     guard: CallGuard,
@@ -249,6 +251,7 @@ impl Exchange {
             reader: Reader::default(),
             broken: None,
             replay: parts.replay,
+            rest: None,
             outgrew_replay: false,
             guard: parts.guard,
             lease: parts.lease,
@@ -266,9 +269,7 @@ impl Exchange {
     ) -> Option<Self> {
         let mut exchange = Self::new(parts);
         exchange.asked = asked;
-        if let Some(pump) = &mut exchange.up {
-            pump.rest = rest.map(Box::new);
-        }
+        exchange.rest = rest.map(Box::new);
         match exchange.pass_head(response) {
             None => Some(exchange),
             Some(end) => {
@@ -322,7 +323,7 @@ impl Exchange {
         let (bytes, asked) = (&self.guard.stats().request_bytes, &mut self.asked);
         let logged = self.guard.record.as_ref().map(|one| &one.request_bytes);
         let (replay, outgrew) = (&mut self.replay, &mut self.outgrew_replay);
-        let moved = pump.poll(cx, |part| {
+        let moved = pump.poll(cx, &mut self.rest, |part| {
             if !asked.admit(part) {
                 return false;
             }
@@ -432,7 +433,7 @@ impl Exchange {
         let (bytes, framing) = (&self.guard.stats().response_bytes, &mut self.framing);
         let logged = self.guard.record.as_ref().map(|one| &one.response_bytes);
         let reader = &mut self.reader;
-        let moved = pump.poll(cx, |part| {
+        let moved = pump.poll(cx, &mut None, |part| {
             let admitted = framing.admit(part);
             if admitted {
                 count(bytes, logged, part);
@@ -732,8 +733,6 @@ struct Pump {
     ends: bool,
     /// `to` takes no more.
     is_refused: bool,
-    /// What was read before and goes first, of a call that could have been tried again.
-    rest: Option<Box<Rest>>,
 }
 
 /// What came after the last DATA.
@@ -761,28 +760,28 @@ impl Pump {
             chunk: taken,
             ends,
             is_refused: false,
-            rest: None,
         }
     }
 
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
+        rest: &mut Option<Box<Rest>>,
         mut moving: impl FnMut(&Bytes) -> bool,
     ) -> Poll<Result<Source, PumpError>> {
         loop {
             while !self.chunk.is_empty() {
-                if ready!(self.poll_hand_on(cx, &mut moving))? {
+                if ready!(self.poll_hand_on(cx, rest, &mut moving))? {
                     return Poll::Ready(Ok(Source::Ended));
                 }
             }
-            if let Some(rest) = &mut self.rest {
-                if let Some(chunk) = rest.next_frame() {
+            if let Some(left) = rest {
+                if let Some(chunk) = left.next_frame() {
                     self.chunk = chunk;
                     continue;
                 }
-                let trailers = rest.take_trailers();
-                self.rest = None;
+                let trailers = left.take_trailers();
+                *rest = None;
                 if let Some(trailers) = trailers {
                     return Poll::Ready(Ok(Source::Trailers(trailers)));
                 }
@@ -804,6 +803,7 @@ impl Pump {
     fn poll_hand_on(
         &mut self,
         cx: &mut Context<'_>,
+        rest: &mut Option<Box<Rest>>,
         moving: &mut impl FnMut(&Bytes) -> bool,
     ) -> Poll<Result<bool, PumpError>> {
         self.to.reserve_capacity(self.chunk.len());
@@ -816,7 +816,7 @@ impl Pump {
         }
         let part = self.chunk.split_to(room);
         let (mut settled, mut is_last) = (0, true);
-        if let Some(rest) = &mut self.rest {
+        if let Some(rest) = rest {
             (settled, is_last) = (rest.settle(room), rest.is_empty());
         }
         let admitted = if settled == 0 {
