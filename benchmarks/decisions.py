@@ -304,7 +304,7 @@ def main() -> int:
     if options.quick and not options.scenarios:
         files = [file for file in files if file.stem[:2] in ("a-", "b-", "c-", "g-")]
     try:
-        seeds = parse_seeds(options.seeds or ("0-1" if options.quick else "0-4"))
+        seeds = parse_seeds(options.seeds or ("0-1" if options.quick else "0-2"))
         names = list(dict.fromkeys([*options.balancer.split(","), FULL_SCAN, ORACLE]))
         balancers = [parse_balancer(name) for name in names]
         scenarios = [load_scenario(file) for file in files]
