@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 
@@ -172,6 +173,23 @@ async def test_deadlines_hold_for_all_method_kinds(kind: str) -> None:
         await plane.until_ended(1, grpc_status="DEADLINE_EXCEEDED")
         assert len(endpoint.connections) == 1
         assert not endpoint.connections[0].gone
+
+
+async def test_an_endpoint_that_gives_up_at_the_deadline_first() -> None:
+    """Servers of gRPC reset with CANCEL then: what ended the call is its deadline all the same."""
+
+    async def gives_up(stream: RawStream) -> None:
+        await asyncio.sleep(seconds(stream.value("grpc-timeout")))
+        stream.reset(CANCEL)
+
+    async with (
+        raw_server(gives_up) as endpoint,
+        data_plane([endpoint.address]) as plane,
+        raw_client(plane.address) as client,
+    ):
+        for _ in range(20):
+            stream = await open_call(client, extra=[("grpc-timeout", "20m")]).until_done()
+            assert stream.grpc_status == DEADLINE_EXCEEDED, stream.describe()
 
 
 async def test_deadlines_between_real_peers() -> None:

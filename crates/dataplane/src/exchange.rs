@@ -588,6 +588,8 @@ impl Exchange {
             }
             End::ClientGone => (Outcome::Censored(Code::Cancelled), Code::Cancelled),
             End::Failed(fault) => {
+                let deadline = self.timer.as_ref().map(|timer| timer.deadline());
+                let fault = fault.or_deadline(deadline);
                 let status = fault.status();
                 let resets = self.ends_by_reset();
                 // Both fail only if the client has left meanwhile.

@@ -2,6 +2,9 @@
 //! status. Messages begin with `attnroute: ` so that nobody looks for them in the endpoint.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::deadline::Malformed;
 use crate::endpoint::Outcome;
@@ -9,6 +12,9 @@ use crate::grpc::{code_of_reset, Code, Status};
 use crate::inbound::Shed;
 use crate::service::Refusal;
 use crate::stats::RetryReason;
+
+/// What a timer can be late by: tokio counts in milliseconds and rounds up.
+const TIMER_STEP: Duration = Duration::from_millis(2);
 
 /// Why the sidecar ended a call.
 #[derive(Debug)]
@@ -103,6 +109,21 @@ impl Fault {
                 endpoint,
                 cause: error.to_string(),
             },
+        }
+    }
+
+    /// An endpoint that was told how long the call may take gives it up with CANCEL when that is
+    /// over, as servers of gRPC do. It is the deadline that ended the call, though our timer, which
+    /// counts in milliseconds, has yet to say so.
+    pub(crate) fn or_deadline(self, deadline: Option<Instant>) -> Self {
+        let is_over = |deadline: Instant| deadline <= Instant::now() + TIMER_STEP;
+        match self {
+            Self::Reset { reason, .. }
+                if reason == h2::Reason::CANCEL && deadline.is_some_and(is_over) =>
+            {
+                Self::Deadline
+            }
+            fault => fault,
         }
     }
 
@@ -340,5 +361,37 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
                  `limits.max_inflight_per_endpoint` is reached"
             ),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::Fault;
+
+    fn reset(reason: h2::Reason) -> Fault {
+        Fault::Reset {
+            endpoint: "10.0.0.1:1".into(),
+            reason,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_gives_up_at_the_deadline_has_met_it() {
+        let now = Instant::now();
+        let over = reset(h2::Reason::CANCEL).or_deadline(Some(now));
+        assert!(matches!(over, Fault::Deadline), "{over:?}");
+        for (reason, deadline) in [
+            (h2::Reason::CANCEL, None),
+            (h2::Reason::CANCEL, Some(now + Duration::from_secs(60))),
+            (h2::Reason::INTERNAL_ERROR, Some(now)),
+            (h2::Reason::REFUSED_STREAM, Some(now)),
+        ] {
+            let other = reset(reason).or_deadline(deadline);
+            assert!(matches!(other, Fault::Reset { .. }), "{other:?}");
+        }
     }
 }

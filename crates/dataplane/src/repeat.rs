@@ -494,6 +494,11 @@ impl Repeat {
 
     /// An attempt brought no answer that the client has to get whatever else happens.
     fn failed(&mut self, failure: Failure, push_back: PushBack, timed_out: bool) -> Step {
+        let deadline = self.deadline.as_ref().map(|timer| timer.deadline());
+        let failure = match failure {
+            Failure::Fault(fault) => Failure::Fault(fault.or_deadline(deadline)),
+            answer @ Failure::Answer(..) => answer,
+        };
         let (code, unprocessed, is_ours) = match &failure {
             Failure::Answer(_, code) => (*code, None, false),
             Failure::Fault(fault) => {
