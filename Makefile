@@ -17,7 +17,7 @@ demo: setup ## a fleet, sidecars and load on this machine, compared live; DEMO_S
 test: ## lint, Rust tests, Python tests (what CI runs)
 	@scripts/test
 
-conformance: setup ## foreign peers, in Go and Node; writes docs/conformance.md
+conformance: setup ## foreign peers, in Go, Java and Node, and h2spec; writes docs/conformance.md
 	@scripts/conformance
 
 lint: setup ## format, types, clippy, layering, generated files

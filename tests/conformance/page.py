@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-FORWARD_BEHAVIOUR = 2
+FORWARD_BEHAVIOUR = 3
 """Raise it by hand with each change of what clients or endpoints can see of the forward path: the
 page is out of date until the conformance run was made again."""
 
@@ -70,7 +70,7 @@ def page(rows: Iterable[Row], facts: Mapping[str, str]) -> str:
         "# Conformance",
         "",
         "Foreign gRPC peers through a real `attnroute sidecar`, each run compared with the same",
-        "calls without it. Written by `make conformance`.",
+        "calls without it; the interop suite of gRPC; h2spec. Written by `make conformance`.",
         "",
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
@@ -95,6 +95,12 @@ def _output(*command: str) -> str:
     return done.stdout.strip()
 
 
+def _written(pattern: str, *path: str) -> str:
+    """A version, from the file that fixes it."""
+    found = re.search(pattern, FOLDER.joinpath(*path).read_text(encoding="utf-8"))
+    return found[1] if found else "unknown"
+
+
 def facts_of_this_run() -> dict[str, str]:
     """Commit, date, machine and versions."""
     changed = _output("git", "status", "--porcelain", "--", "src", "crates", "tests")
@@ -104,6 +110,9 @@ def facts_of_this_run() -> dict[str, str]:
     tools = ROOT / ".tools" / "conformance"
     peers.append(f"grpc-go {_output(str(tools / 'go-peer'), 'version')}")
     peers.append(f"grpc-js {_output('node', str(tools / 'js' / 'peer.mjs'), 'version')}")
+    java = _written(r"<version>([0-9.]+)</version>\s*</dependency>", "java", "pom.xml")
+    h2spec = _written(r"summerwind/h2spec v([0-9.]+)", "go", "go.mod")
+    peers += [f"grpc-java {java}", f"h2spec {h2spec}"]
     return {
         "commit": commit,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),

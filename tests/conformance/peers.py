@@ -14,6 +14,8 @@ from tests.support.sidecar import Sidecar, minimal_policy
 SERVICE = "test"
 Command: TypeAlias = tuple[str, ...]
 
+DIRECT_TRIES = 3
+
 
 def _checks(peer: Command, target: str) -> dict[str, dict[str, Any]]:
     """Runs every check of a foreign client against a target."""
@@ -28,13 +30,22 @@ def _failures(results: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: row.get("detail", "") for name, row in results.items() if not row["passed"]}
 
 
+def _agreed(peer: Command, endpoint: str) -> dict[str, dict[str, Any]]:
+    """What the peers do without a sidecar. Some checks go by short deadlines, which a busy machine
+    breaks; as nothing of ours takes part, they may try again."""
+    for _ in range(DIRECT_TRIES):
+        direct = _checks(peer, endpoint)
+        if not _failures(direct):
+            return direct
+    raise AssertionError(f"the peers do not agree with each other: {_failures(direct)}")
+
+
 def compare(peer: Command, endpoint: str, start_sidecar: Callable[..., Sidecar]) -> None:
     """A foreign client passes all of its checks, directly and through a sidecar."""
     sidecar = start_sidecar(minimal_policy(endpoint, service=SERVICE))
-    direct = _checks(peer, endpoint)
-    assert not _failures(direct), "the peers do not agree with each other"
+    direct = _agreed(peer, endpoint)
     proxied = _checks(peer, sidecar.address)
-    assert not _failures(proxied), sidecar.stderr
+    assert not _failures(proxied), f"{_failures(proxied)}\n{sidecar.stderr}"
     assert proxied.keys() == direct.keys()
     assert len(proxied) > 10
     sidecar.until(lambda: sidecar.metric("attnroute_endpoint_inflight") == 0, "no call in flight")
