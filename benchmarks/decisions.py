@@ -181,6 +181,9 @@ def page(
 ) -> str:
     """The whole page."""
     labels = [balancer.label for balancer in balancers]
+    absent = [name for name in BALANCERS if name not in labels]
+    if absent:
+        note += " Not in this run: " + ", ".join(f"`{name}`" for name in absent) + "."
     lines = [
         "# Decisions",
         "",
