@@ -30,6 +30,7 @@ WORDS = {
 ALLOWED = [
     ("tests/test_names.py", ".*", "this list"),
     ("requirements/*.txt", ".*", "names of packages"),
+    ("tests/conformance/java/pom.xml", "artifactId", "the format of Maven"),
     ("Cargo.lock", ".*", "names of packages"),
     ("pyproject.toml", "build-backend", "the key of the packaging standard"),
     ("*", r"svc\.cluster\.local", "the suffix of Kubernetes service names"),
