@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from attnroute.cli.admin import quiet_grpc
+from attnroute.cli.process import ports_file_option
 
 _EPILOG = """\b
 Examples:
@@ -27,11 +28,7 @@ INT drains and ends with 130, a second TERM or INT ends open calls now.
     required=True,
     help="The policy file.",
 )
-@click.option(
-    "--ports-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the bound addresses there as JSON once ready.",
-)
+@ports_file_option
 @click.pass_context
 def command(context: click.Context, *, config: Path, ports_file: Path | None) -> None:
     """Run the sidecar proxy until it is told to stop."""
@@ -39,10 +36,5 @@ def command(context: click.Context, *, config: Path, ports_file: Path | None) ->
     from attnroute.logs import choose_format
     from attnroute.sidecar import Options, run
 
-    if ports_file is not None and not ports_file.parent.is_dir():
-        raise click.BadParameter(
-            f"directory `{ports_file.parent}` does not exist; make it first",
-            param_hint="--ports-file",
-        )
     log_format = choose_format(context.obj, sys.stderr)
     sys.exit(run(Options(config=config, ports_file=ports_file, log_format=log_format)))
