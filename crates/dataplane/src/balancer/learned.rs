@@ -484,19 +484,24 @@ impl Rule for Learned {
         if self.age(now_ns) == Age::Expired {
             return self.fallback.weights(view, now_ns, out);
         }
-        let row = self.learning.table.other();
-        for index in view.usable {
-            let place = *index as usize;
-            out[place] = row.map_or(1.0, |row| row.probability[place]);
-        }
-        let sum: f32 = out.iter().sum();
-        for index in view.usable {
-            out[*index as usize] = if sum > 0.0 {
-                out[*index as usize] / sum
-            } else {
-                1.0 / view.usable.len() as f32
-            };
-        }
+        route(view, self.learning.table.other(), out);
+    }
+}
+
+/// Writes the routing probabilities of a row over who is usable.
+fn route(view: View<'_>, row: Option<&Row>, out: &mut [f32]) {
+    for index in view.usable {
+        let place = *index as usize;
+        out[place] = row.map_or(1.0, |row| row.probability[place]);
+    }
+    let sum: f32 = out.iter().sum();
+    for index in view.usable {
+        let weight = &mut out[*index as usize];
+        *weight = if sum > 0.0 {
+            *weight / sum
+        } else {
+            1.0 / view.usable.len() as f32
+        };
     }
 }
 

@@ -1,6 +1,6 @@
 //! What people see of the scores in force, class by class.
 
-use super::{Age, Ask, Learned};
+use super::{route, Age, Ask, Learned};
 use crate::balancer::View;
 use crate::reason::Reason;
 
@@ -72,19 +72,7 @@ impl Learned {
     fn class_scores(&self, ask: &Ask<'_>, class: &str) -> ClassScores {
         let count = ask.view.members.len();
         let mut weights = vec![0.0; count];
-        for index in ask.view.usable {
-            let place = *index as usize;
-            weights[place] = ask.row.map_or(1.0, |row| row.probability[place]);
-        }
-        let sum: f32 = weights.iter().sum();
-        for index in ask.view.usable {
-            let weight = &mut weights[*index as usize];
-            *weight = if sum > 0.0 {
-                *weight / sum
-            } else {
-                1.0 / ask.view.usable.len() as f32
-            };
-        }
+        route(ask.view, ask.row, &mut weights);
         let predicted_s = (0..count as u32).map(|index| {
             let examined = self.examine_one(ask, index);
             let [rtt_s] = examined.read.rtt_s;
