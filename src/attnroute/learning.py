@@ -80,7 +80,10 @@ class Learning:
         self._loop.configure(
             {
                 name: ServicePlan(
-                    service.balancer.type == "learned", service.concurrency, policy.fleet.sidecars
+                    service.balancer.type == "learned",
+                    service.concurrency,
+                    policy.fleet.sidecars,
+                    zones.get(name, ""),
                 )
                 for name, service in learned.items()
             }

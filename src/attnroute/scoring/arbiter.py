@@ -137,6 +137,11 @@ class Arbiter:
             Seat(scorer, Gate(parameters=parameters or GateParameters())) for scorer in scorers
         ]
 
+    @property
+    def needs_facts(self) -> bool:
+        """Whether a scorer is made for features."""
+        return any(seat.scorer.info.feature_schema for seat in self.seats)
+
     def judge(self, calls: Array, x_s: Array, table_cost_s: Array, at: tuple[Index, Index]) -> None:
         """Gates every scorer on a window: calls, x_s, table_cost_s (S0 in force when it began),
         [n]; at: places of its cells in what was scored last."""

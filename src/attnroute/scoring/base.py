@@ -14,6 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from attnroute.features.facts import Facts
+
 __all__ = ["Scored", "Scorer", "ScorerInfo", "ScoringInput"]
 
 Array = npt.NDArray[np.float64]
@@ -27,7 +29,8 @@ class ScorerInfo:
     version: str
     """Semantic version."""
     feature_schema: str
-    """Hash of the features it was made for; empty if it needs none."""
+    """Hash of the features it was made for; empty if it needs none. Without it `ScoringInput.facts`
+    may be missing."""
     expected_latency_s: float
     """How long a scoring run takes."""
 
@@ -54,6 +57,8 @@ class ScoringInput:
     """[E]."""
     usable: npt.NDArray[np.bool_]
     """[E]."""
+    facts: Facts | None = None
+    """What features are made of; None unless a scorer declares a feature schema."""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class ServicePlan:
     scored: bool
     concurrency: float | None
     sidecars: int
+    own_zone: str = ""
 
 
 class ScoreLoop:
@@ -124,10 +125,12 @@ class ScoreLoop:
                     sidecars=plan.sidecars,
                     now_s=self._clock.now_s(),
                     concurrency=plan.concurrency,
+                    own_zone=plan.own_zone,
                 )
                 self._events.learning_begins(name)
                 continue
             scores.configured = plan.concurrency
+            scores.facts.own_zone = plan.own_zone
             if not scores.shared.trainer:
                 scores.shared.sidecars = plan.sidecars
         self._plans = dict(plans)
@@ -162,7 +165,8 @@ class ScoreLoop:
             return
         scores = self._services[name]
         dropped = scores.dropped_cells
-        scores.observe(taken.layout, taken.window, taken.usable, self._clock.now_s())
+        now_s = self._clock.now_s()
+        scores.observe(taken.layout, taken.window, taken.usable, now_s, taken.attributes)
         if scores.dropped_cells > dropped:
             self._events.cells_dropped(name, scores.dropped_cells - dropped)
         self._sink.add(name, taken.window, taken.inflight_s, taken.labels)

@@ -7,8 +7,8 @@ the scorers: no socket, no clock, so the simulator plays the same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from attnroute.features.table import (
     ConcurrencyLearner,
     Estimate,
     Index,
+    Sums,
     TableParameters,
     attribute,
     estimate,
@@ -28,6 +29,7 @@ from attnroute.features.view import SharedTable
 from attnroute.features.window import ServiceWindow
 from attnroute.scoring.arbiter import Arbiter
 from attnroute.scoring.base import Scorer, ScoringInput
+from attnroute.scoring.facts import FactsKeeper, of_layout
 
 __all__ = ["Layout", "Scores", "ServiceScores"]
 
@@ -85,7 +87,7 @@ class _Local:
 
 class ServiceScores:
     """concurrency: of every endpoint, where the policy knows it. sidecars: M until a trainer says
-    otherwise. now_s: monotonic, as everywhere."""
+    otherwise. now_s: monotonic, as everywhere. own_zone: of the sidecar, empty where unknown."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class ServiceScores:
         concurrency: float | None = None,
         parameters: TableParameters | None = None,
         scorers: Sequence[Scorer] = (),
+        own_zone: str = "",
     ) -> None:
         self.parameters = parameters or TableParameters()
         self.shared = SharedTable(sidecars=sidecars, decay_s=self.parameters.decay_s, now_s=now_s)
@@ -105,6 +108,9 @@ class ServiceScores:
         self._mean_s = self.parameters.mean_service_start_s
         self._learner = ConcurrencyLearner(0)
         self._entered_s: dict[int, float] = {}
+        self._from_start: frozenset[int] | None = None
+        """Endpoints that were there before the first window: how long is not known."""
+        self.facts = FactsKeeper(own_zone)
         self._local: _Local | None = None
         self._in_force: _InForce | None = None
         self._windows = 0
@@ -115,8 +121,10 @@ class ServiceScores:
         window: ServiceWindow,
         usable: npt.NDArray[np.bool_],
         now_s: float,
+        attributes: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Takes in the window that just ended. window: in the layout's order; usable: [E]."""
+        """Takes in the window that just ended. window: in the layout's order; usable: [E];
+        attributes: [E], labels of endpoints, `zone` among them, where known."""
         window, dropped = window.sound()
         self.dropped_cells += dropped
         known = np.where(
@@ -130,6 +138,8 @@ class ServiceScores:
         means = self._class_means_s(window)
         _, columns, restarted = self.shared.observe(window, attribution, now_s)
         self._enter(layout, restarted, columns, now_s)
+        if self.arbiter.needs_facts:
+            self.facts.observe(window, attributes, now_s)
         self._learn_concurrency(window, attribution, columns, restarted, means)
         self._local = _Local(layout, window.rtt_s, usable, known)
         self._windows += 1
@@ -167,7 +177,33 @@ class ServiceScores:
             concurrency=self._concurrency(local),
             usable=local.usable,
         )
+        if self.arbiter.needs_facts:
+            facts = self.facts.facts(
+                given,
+                Sums(
+                    sums.num_s[at],
+                    given.calls,
+                    sums.busy_s[local.columns],
+                    sums.calls[local.columns],
+                ),
+                of_layout(table, given.classes, ledger.kinds(), (local.rows, local.columns)),
+                self._ages_s(local.layout, now_s),
+                now_s,
+                self.parameters.decay_s,
+            )
+            given = replace(given, facts=facts)
         return self._blended(local.layout, given, now_s)
+
+    def _ages_s(self, layout: Layout, now_s: float) -> Array:
+        """[E]: since an endpoint entered the set or was restarted; infinite where it was there
+        before this process."""
+        old = self._from_start or frozenset()
+        return np.array(
+            [
+                np.inf if one in old else now_s - self._entered_s.get(one, -np.inf)
+                for one in layout.ids
+            ]
+        )
 
     def _blended(self, layout: Layout, given: ScoringInput, now_s: float) -> Scores:
         blended = self.arbiter.blend(given, now_s)
@@ -215,7 +251,12 @@ class ServiceScores:
 
     def _enter(self, layout: Layout, restarted: list[int], columns: Index, now_s: float) -> None:
         again = set(restarted)
+        if self._from_start is None and layout.ids:
+            self._from_start = frozenset(layout.ids)
         for index, identity in enumerate(layout.ids):
+            if int(columns[index]) in again:
+                self._from_start = (self._from_start or frozenset()) - {identity}
+                self.facts.forget(layout.endpoints[index])
             if identity not in self._entered_s or int(columns[index]) in again:
                 self._entered_s[identity] = now_s
         for gone in self._entered_s.keys() - set(layout.ids):

@@ -7,6 +7,7 @@ lists of classes and endpoints its rows mean, and lists of those epochs are what
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +41,20 @@ class TakenWindow:
     usable: npt.NDArray[np.bool_]
     inflight_s: npt.NDArray[np.float64]
     """Own calls in flight, integrated over the window."""
+    attributes: tuple[Mapping[str, str], ...]
+    """Labels of endpoints, their zone under `zone`."""
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Endpoints as the data plane lists them. epoch, ids: of the set; the ids tell a service that
+    was removed and came back from what it was before."""
+
+    epoch: int
+    ids: bytes
+    names: tuple[str, ...]
+    labels: tuple[EndpointLabels, ...]
+    attributes: tuple[Mapping[str, str], ...]
 
 
 class WindowReader:
@@ -49,9 +64,7 @@ class WindowReader:
     def __init__(self, source: WindowSource) -> None:
         self._source = source
         self._classes: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self._endpoints: dict[
-            str, tuple[tuple[int, bytes], tuple[str, ...], tuple[EndpointLabels, ...]]
-        ] = {}
+        self._endpoints: dict[str, _Listed] = {}
         self.lost = 0
         """Windows whose lists had changed again before they could be read."""
 
@@ -60,24 +73,24 @@ class WindowReader:
         taken = dataplane.window(self._source.take_window(service))
         rows = taken.endpoints
         classes = self._class_names(service, taken.class_epoch)
-        endpoints = self._endpoint_names(service, taken.endpoint_epoch, rows["id"].tobytes())
-        if classes is None or endpoints is None or len(endpoints[0]) != len(rows):
+        listed = self._listed(service, taken.endpoint_epoch, rows["id"].tobytes())
+        if classes is None or listed is None or len(listed.names) != len(rows):
             self.lost += 1
             return None
-        names, labels = endpoints
         layout = Layout(
             class_epoch=taken.class_epoch,
             endpoint_epoch=taken.endpoint_epoch,
             classes=classes,
-            endpoints=names,
+            endpoints=listed.names,
             ids=tuple(rows["id"].tolist()),
         )
         return TakenWindow(
             layout=layout,
             window=_named(taken, layout),
-            labels=labels,
+            labels=listed.labels,
             usable=(rows["usable"] != 0) & (rows["ejected"] == 0),
             inflight_s=rows["inflight_s"],
+            attributes=listed.attributes,
         )
 
     def forget(self, service: str) -> None:
@@ -93,29 +106,26 @@ class WindowReader:
             self._classes[service] = known
         return known[1] if known[0] == epoch else None
 
-    def _endpoint_names(
-        self, service: str, epoch: int, ids: bytes
-    ) -> tuple[tuple[str, ...], tuple[EndpointLabels, ...]] | None:
+    def _listed(self, service: str, epoch: int, ids: bytes) -> _Listed | None:
         known = self._endpoints.get(service)
-        # The ids tell a service that was removed and came back from what it was before.
-        if known is None or known[0] != (epoch, ids):
-            found, listed = self._source.endpoints(service)
-            entries = json.loads(listed)
-            known = (
-                (found, ids),
+        if known is None or (known.epoch, known.ids) != (epoch, ids):
+            found, document = self._source.endpoints(service)
+            entries = json.loads(document)
+            known = self._endpoints[service] = _Listed(
+                found,
+                ids,
                 tuple(entry["address"] for entry in entries),
+                tuple(_labels(entry["zone"], entry["labels"]) for entry in entries),
                 tuple(
-                    EndpointLabels(
-                        entry["zone"],
-                        ",".join(
-                            f"{key}={value}" for key, value in sorted(entry["labels"].items())
-                        ),
-                    )
+                    {**entry["labels"], "zone": entry["zone"]} if entry["zone"] else entry["labels"]
                     for entry in entries
                 ),
             )
-            self._endpoints[service] = known
-        return (known[1], known[2]) if known[0][0] == epoch else None
+        return known if known.epoch == epoch else None
+
+
+def _labels(zone: str, labels: Mapping[str, str]) -> EndpointLabels:
+    return EndpointLabels(zone, ",".join(f"{key}={value}" for key, value in sorted(labels.items())))
 
 
 def _named(taken: dataplane.Window, layout: Layout) -> ServiceWindow:

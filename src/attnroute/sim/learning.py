@@ -120,6 +120,7 @@ class _Sidecar:
             sidecars=ASSUMED_SIDECARS,
             now_s=0.0,
             scorers=() if self.model is None else (self.model,),
+            own_zone=zone,
         )
         self.identity = index.to_bytes(16, "big")
         self.zone = zone
@@ -137,7 +138,7 @@ class _Sidecar:
         """Learns from the last second and publishes what it says."""
         taken = self.reader.take(_SERVICE)
         if taken is not None:
-            self.scores.observe(taken.layout, taken.window, taken.usable, now_s)
+            self.scores.observe(taken.layout, taken.window, taken.usable, now_s, taken.attributes)
         self.publish(now_s)
 
     def publish(self, now_s: float) -> None:
