@@ -74,6 +74,7 @@ HOMES = {
     "matplotlib": ("demo", "sim.report"),
     "dns": ("discovery.dns",),
     "opentelemetry": ("telemetry.traces",),
+    "cryptography": ("bundle.signature", "bundle.read", "bundle.write", "registry", "cli.model"),
 }
 
 # L5: built by composition roots and commands; everything else is handed a protocol.

@@ -8,6 +8,9 @@ AttnrouteError
 │   └── TrainerFileError
 ├── SimulationError        a balancer that does not exist, a run that broke
 ├── RecordError            a line that is no recorded pick, or one that cannot be computed again
+├── BundleError            a model that is refused, or cannot be written
+├── RegistryError          bundles and channels cannot be reached, or a change of them was refused
+│   └── ConflictError      somebody else was faster
 ├── StartError             the process cannot start: a busy port, a missing extension
 └── AdminError             the admin API cannot be reached or refused a call
 
@@ -25,11 +28,14 @@ from typing import ClassVar
 __all__ = [
     "AdminError",
     "AttnrouteError",
+    "BundleError",
+    "ConflictError",
     "EndpointFileError",
     "InvalidFileError",
     "PolicyError",
     "Problem",
     "RecordError",
+    "RegistryError",
     "ScenarioError",
     "SimulationError",
     "StartError",
@@ -93,6 +99,20 @@ class RecordError(AttnrouteError):
     """A line that is no recorded pick, or one that cannot be computed again."""
 
     exit_code = 2
+
+
+class BundleError(AttnrouteError):
+    """A bundle was refused, or cannot be written. The message begins with its path."""
+
+    exit_code = 2
+
+
+class RegistryError(AttnrouteError):
+    """A registry cannot be reached, lacks what was asked for, or refused a change."""
+
+
+class ConflictError(RegistryError):
+    """A channel, a version or the leader's place was taken by somebody else in the meantime."""
 
 
 class StartError(AttnrouteError):

@@ -31,20 +31,38 @@ class Hello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., sidecar_id: _Optional[bytes] = ..., zone: _Optional[str] = ..., service: _Optional[str] = ..., version: _Optional[str] = ..., metrics_port: _Optional[int] = ...) -> None: ...
 
 class Window(_message.Message):
-    __slots__ = ("number", "length_s", "age_s", "classes", "endpoints", "cells")
+    __slots__ = ("number", "length_s", "age_s", "classes", "endpoints", "cells", "models")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LENGTH_S_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     number: int
     length_s: float
     age_s: float
     classes: _containers.RepeatedScalarFieldContainer[str]
     endpoints: _containers.RepeatedCompositeFieldContainer[EndpointWindow]
     cells: CellWindows
-    def __init__(self, number: _Optional[int] = ..., length_s: _Optional[float] = ..., age_s: _Optional[float] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[EndpointWindow, _Mapping]]] = ..., cells: _Optional[_Union[CellWindows, _Mapping]] = ...) -> None: ...
+    models: _containers.RepeatedCompositeFieldContainer[ModelReport]
+    def __init__(self, number: _Optional[int] = ..., length_s: _Optional[float] = ..., age_s: _Optional[float] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[EndpointWindow, _Mapping]]] = ..., cells: _Optional[_Union[CellWindows, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ...) -> None: ...
+
+class ModelReport(_message.Message):
+    __slots__ = ("name", "version", "gain", "weight", "windows", "serving")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GAIN_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    gain: float
+    weight: float
+    windows: int
+    serving: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., gain: _Optional[float] = ..., weight: _Optional[float] = ..., windows: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
 
 class EndpointWindow(_message.Message):
     __slots__ = ("address", "incarnation", "rtt_s", "concurrency", "utilization", "utilization_reports", "rps", "reports", "reported_inflight", "ended", "inflight_estimate")

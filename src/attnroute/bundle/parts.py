@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GRAPHS", "OPSET", "Bundle", "Manifest", "Probe"]
+__all__ = ["FLAVOURS", "GRAPHS", "OPSET", "PROBE_INPUTS", "Bundle", "Manifest", "Probe", "Tensors"]
 
 OPSET = 20
 """Operator set of the graphs: the one that is exported and the one that is accepted."""
@@ -32,6 +32,12 @@ GRAPHS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # pair [C, E, Fp], table_cost_s [C, E], rtt_s [E], mask [E] (1 usable, 0 not) -> [C, E] each
 }
 """Names of inputs and outputs of each graph, in order."""
+
+FLAVOURS: Mapping[str, str] = {name.replace(".onnx", ".int8.onnx"): name for name in GRAPHS}
+"""Graphs that a bundle may carry besides, with the graph that each can stand for."""
+
+PROBE_INPUTS = ("endpoint", "request_class", "pair", "table_cost_s", "rtt_s", "mask")
+"""Names of a probe's inputs; its outputs are those of `score.onnx`."""
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 
@@ -72,7 +78,7 @@ class Bundle:
 
     manifest: Manifest
     graphs: Mapping[str, bytes]
-    """By file name, the keys of GRAPHS."""
+    """By file name: the keys of GRAPHS, and any of FLAVOURS."""
     probe: Probe
     card: str
     """Markdown for people."""
