@@ -370,9 +370,11 @@ impl Call {
     fn pick_now(&self, now_ns: u64) -> Result<Attempt, Refusal> {
         let snapshot = self.service.snapshot();
         let mut rng = self.thread.rng.borrow_mut();
-        let recorded = self.recorded.as_deref();
-        let sight = recorded.map(|uri| (uri, Sight::take(&snapshot, now_ns, self.request, &rng)));
         let mut tried = self.tried.get();
+        let sight = self.recorded.as_deref().map(|uri| {
+            let sight = Sight::take(&snapshot, now_ns, self.request, &tried, &rng);
+            (uri, sight)
+        });
         let attempt =
             self.service
                 .begin_within_limits(&snapshot, now_ns, self.request, &tried, &mut rng)?;

@@ -13,7 +13,7 @@ use http::Uri;
 use parking_lot::Mutex;
 use serde_json::{json, Value};
 
-use crate::attempt::{Attempt, RequestInfo};
+use crate::attempt::{Attempt, RequestInfo, Tried};
 use crate::balancer::learned::trace::{Scan, Tracing};
 use crate::balancer::Balancer;
 use crate::endpoint::Endpoint;
@@ -42,6 +42,9 @@ struct Candidate {
 pub struct Sight {
     candidates: Vec<Candidate>,
     candidates_total: usize,
+    /// Whom the rules leave and the pick does not take: the call was there before, or they are full.
+    left_out: Vec<Arc<Endpoint>>,
+    left_out_total: usize,
     epoch: u64,
     rng_key: u64,
     rng_counter: u64,
@@ -74,11 +77,18 @@ pub struct Decisions {
 }
 
 impl Sight {
-    /// What the pick for that call, which comes now, will see: what the rules of its route leave.
+    /// What the pick for that call, which comes now, will see: what the rules of its route leave,
+    /// less those that [`Service::begin_within_limits`] leaves out.
     #[must_use]
-    pub fn take(snapshot: &Snapshot, now_ns: u64, request: RequestInfo, rng: &Rng) -> Self {
+    pub fn take(
+        snapshot: &Snapshot,
+        now_ns: u64,
+        request: RequestInfo,
+        tried: &Tried,
+        rng: &Rng,
+    ) -> Self {
         let weights = snapshot.weights_for(request.rule, now_ns);
-        let left = snapshot.left_for(request.rule);
+        let (left, left_out) = apart(snapshot, request.rule, tried);
         let candidate = |index: &u32| {
             let member = &snapshot.members[*index as usize];
             Candidate {
@@ -91,6 +101,12 @@ impl Sight {
         Self {
             candidates: left.iter().take(CANDIDATES_MAX).map(candidate).collect(),
             candidates_total: left.len(),
+            left_out_total: left_out.len(),
+            left_out: left_out
+                .iter()
+                .take(CANDIDATES_MAX)
+                .map(|index| Arc::clone(&snapshot.members[*index as usize].endpoint))
+                .collect(),
             epoch: snapshot.epoch,
             rng_key: rng.key(),
             rng_counter: rng.counter(),
@@ -112,6 +128,22 @@ impl Sight {
             .filter(|one| one.endpoint.id != chosen.id)
             .min_by(|one, other| cost(one).total_cmp(&cost(other)))
     }
+}
+
+/// Whom the rules of a route leave, parted into those that a pick may take and the others, by the
+/// judgement of [`Service::begin_within_limits`]. Where all of them were tried, any with room is
+/// taken.
+fn apart(snapshot: &Snapshot, rule: u32, tried: &Tried) -> (Vec<u32>, Vec<u32>) {
+    let most = snapshot.settings.limits.max_inflight_per_endpoint;
+    let endpoint = |index: &u32| &snapshot.members[*index as usize].endpoint;
+    let has_room = |index: &u32| most.is_none_or(|most| endpoint(index).live.in_flight() < most);
+    let is_new = |index: &u32| has_room(index) && !tried.contains(endpoint(index).id);
+    let left = snapshot.left_for(rule).iter().copied();
+    let (taken, others): (Vec<_>, Vec<_>) = left.clone().partition(is_new);
+    if taken.is_empty() && !tried.is_empty() {
+        return left.partition(has_room);
+    }
+    (taken, others)
 }
 
 impl Decisions {
@@ -171,6 +203,7 @@ impl Decision {
             .map(Candidate::describe)
             .collect();
         let runner_up = self.sight.runner_up(&self.chosen, self.reason);
+        let left_out = self.sight.left_out.iter().map(|one| one.name.as_str());
         json!({
             "at_ns": self.at_ns,
             "picked_ns": self.picked_ns,
@@ -187,6 +220,8 @@ impl Decision {
             "candidates": candidates,
             "learned": self.scan.as_ref().and_then(Scan::describe),
             "candidates_total": self.sight.candidates_total,
+            "left_out": left_out.collect::<Vec<_>>(),
+            "left_out_total": self.sight.left_out_total,
         })
     }
 }
@@ -218,7 +253,8 @@ mod tests {
     use serde_json::{json, Value};
 
     use super::{Decisions, Sight, CANDIDATES_MAX, RING_MAX};
-    use crate::attempt::RequestInfo;
+    use crate::attempt::{Attempt, RequestInfo, Tried};
+    use crate::balancer::learned::trace::replay;
     use crate::config::{EndpointSetConfig, ServiceConfig};
     use crate::rng::Rng;
     use crate::service::Service;
@@ -231,11 +267,19 @@ mod tests {
         let config = json!({
             "name": "cart", "authorities": ["cart"], "balancer": balancer, "routes": routes,
         });
+        service_of(&config, endpoints)
+    }
+
+    /// Every second endpoint is in the zone `near`.
+    fn service_of(config: &Value, endpoints: usize) -> Arc<Service> {
         let config = ServiceConfig::parse(config.to_string().as_bytes()).unwrap();
         let service = Service::new(config, 1);
         let address = |number| format!("10.0.{}.{}:1", number / 250, number % 250);
         let rows: Vec<_> = (0..endpoints)
-            .map(|number| json!({"address": address(number)}))
+            .map(|number| {
+                let zone = if number % 2 == 0 { "near" } else { "far" };
+                json!({"address": address(number), "zone": zone})
+            })
             .collect();
         let set = json!({"endpoints": rows}).to_string();
         let limits = service.snapshot().settings.limits.clone();
@@ -255,7 +299,7 @@ mod tests {
         rng: &mut Rng,
     ) {
         let snapshot = service.snapshot();
-        let sight = Sight::take(&snapshot, 5, request, rng);
+        let sight = Sight::take(&snapshot, 5, request, &Tried::default(), rng);
         let attempt = service.begin_attempt(&snapshot, 5, request, rng).unwrap();
         decisions.record(service, &Uri::from_static("/a/B"), &attempt, sight);
     }
@@ -298,6 +342,123 @@ mod tests {
             assert_eq!(row["endpoint"], endpoint.name.as_str());
             assert_eq!(row["reason"], chosen.1.name());
         }
+    }
+
+    /// Picks on the record, one attempt after the other, for a call that fails everywhere.
+    fn pick_again(
+        decisions: &Decisions,
+        service: &Arc<Service>,
+        times: usize,
+        rng: &mut Rng,
+    ) -> Vec<Attempt> {
+        let (request, mut tried) = (RequestInfo::default(), Tried::default());
+        let mut one = || {
+            let snapshot = service.snapshot();
+            let sight = Sight::take(&snapshot, 5, request, &tried, rng);
+            let attempt = service
+                .begin_within_limits(&snapshot, 5, request, &tried, rng)
+                .unwrap();
+            decisions.record(service, &Uri::from_static("/a/B"), &attempt, sight);
+            tried.add(attempt.endpoint().id);
+            attempt
+        };
+        (0..times).map(|_| one()).collect()
+    }
+
+    fn names(list: &Value) -> Vec<String> {
+        let name = |one: &Value| one.as_str().or(one["address"].as_str()).unwrap().to_owned();
+        list.as_array().unwrap().iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_further_attempt_names_whom_it_left_out() {
+        for balancer in ["least_request", "learned", "random"] {
+            let (decisions, mut rng) = (Decisions::default(), Rng::new(5));
+            let service = service(&json!({"type": balancer}), 3);
+            let attempts = pick_again(&decisions, &service, 4, &mut rng);
+            let (rows, _) = taken(&decisions, 4);
+            let mut before = Vec::new();
+            for (row, attempt) in rows.iter().zip(&attempts).take(3) {
+                let mut left_out = names(&row["left_out"]);
+                left_out.sort();
+                before.sort();
+                assert_eq!(left_out, before, "{balancer}");
+                assert_eq!(row["left_out_total"], before.len());
+                assert_eq!(row["candidates_total"], 3 - before.len());
+                let candidates = names(&row["candidates"]);
+                assert!(candidates.contains(&attempt.endpoint().name), "{balancer}");
+                let runner_up = row["runner_up"].as_str();
+                assert!(runner_up.is_none_or(|one| !before.contains(&one.to_owned())));
+                before.push(attempt.endpoint().name.clone());
+            }
+            // Everybody was tried: nobody is left out any more.
+            assert_eq!(
+                (
+                    names(&rows[3]["left_out"]).len(),
+                    names(&rows[3]["candidates"]).len()
+                ),
+                (0, 3)
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_endpoint_is_named_as_left_out() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(6));
+        let config = json!({
+            "name": "cart", "authorities": [], "limits": {"max_inflight_per_endpoint": 1},
+        });
+        let service = service_of(&config, 2);
+        let attempts: Vec<_> = (0..2)
+            .flat_map(|_| pick_again(&decisions, &service, 1, &mut rng))
+            .collect();
+        let (rows, _) = taken(&decisions, 2);
+        assert_eq!(names(&rows[0]["left_out"]).len(), 0);
+        assert_eq!(
+            names(&rows[1]["left_out"]),
+            [attempts[0].endpoint().name.as_str()]
+        );
+        assert_eq!(
+            names(&rows[1]["candidates"]),
+            [attempts[1].endpoint().name.as_str()]
+        );
+    }
+
+    #[test]
+    fn further_attempts_compute_again() {
+        let (decisions, mut rng) = (Decisions::default(), Rng::new(7));
+        let learned = service(&json!({"type": "learned"}), 4);
+        let zoned = json!({
+            "name": "cart", "authorities": [], "balancer": {"type": "learned"},
+            "locality": {"own_zone": "near", "min_healthy": 0.5},
+        });
+        let zoned = service_of(&zoned, 4);
+        for service in [&learned, &zoned] {
+            for _ in 0..20 {
+                pick_again(&decisions, service, 5, &mut rng);
+            }
+        }
+        let (rows, _) = taken(&decisions, 200);
+        let (mut recomputed, mut compared_by_none) = (0, 0);
+        for row in &rows {
+            if row["learned"].is_null() {
+                // Only where the other zone had to help out, by the calls in flight.
+                assert_eq!(row["reason"], "least_request");
+                compared_by_none += 1;
+                continue;
+            }
+            let again = replay(row).unwrap();
+            assert_eq!(again["identical"], true, "{again}: {row}");
+            let compared = names(&row["learned"]["compared"]);
+            let left_out = names(&row["left_out"]);
+            assert!(compared.iter().all(|one| !left_out.contains(one)), "{row}");
+            recomputed += 1;
+        }
+        assert_eq!(recomputed + compared_by_none, 200);
+        assert!(
+            recomputed >= 150 && compared_by_none > 0,
+            "{compared_by_none}"
+        );
     }
 
     #[test]

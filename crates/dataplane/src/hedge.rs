@@ -1,5 +1,6 @@
 //! When a second attempt is sent beside the first: the measured tail of a kind of call at an endpoint,
-//! and how many calls may have one. Sans-IO.
+//! and how many calls may have one. Sans-IO. Where a model has told the spread of a class, the tail
+//! that it predicts goes before the measured one (`balancer/learned/tail.rs`).
 //!
 //! The tail of an attempt that lost is not known, only that it is longer than the time after which
 //! the attempt was cancelled. That time is counted all the same: it lies beyond the quantile at which
@@ -10,6 +11,33 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::streaming::Method;
+
+/// How the time of a hedge was found, where the route names a percentile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TailSource {
+    /// By published scores.
+    Predicted,
+    /// By the answers of this endpoint.
+    Measured,
+    /// Not at all: too little is known, and no hedge is sent.
+    Unknown,
+}
+
+impl TailSource {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Predicted, Self::Measured, Self::Unknown];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Predicted => "predicted",
+            Self::Measured => "measured",
+            Self::Unknown => "unknown",
+        }
+    }
+}
 
 /// Pairs of kind and endpoint that a data thread remembers.
 const PAIRS_MAX: usize = 4_096;

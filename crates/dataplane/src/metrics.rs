@@ -14,6 +14,7 @@ use crate::constraints::Void;
 use crate::endpoint::Endpoint;
 use crate::grpc::Code;
 use crate::health::Verdict;
+use crate::hedge::TailSource;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
 use crate::inbound::{Load, Shed};
 use crate::listener::{ListenerStats, Stranger};
@@ -268,6 +269,15 @@ fn repetitions(page: &mut Page, services: &[NamedService]) {
     for (name, service) in services {
         for (why, count) in Refused::ALL.iter().zip(&service.stats.repetition.refused) {
             let labels = [("service", name.as_str()), ("reason", why.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
+    }
+    let family = "attnroute_hedge_tails_total";
+    let help = "Attempts on routes that hedge at a percentile, by how its time was found";
+    page.family(family, "counter", help);
+    for (name, service) in services {
+        for (source, count) in TailSource::ALL.iter().zip(&service.stats.repetition.tails) {
+            let labels = [("service", name.as_str()), ("source", source.name())];
             page.sample(family, &labels, count.load(Relaxed));
         }
     }

@@ -34,6 +34,7 @@ use crate::exchange::{check_size, code_of_head, count, is_nearly_over, take_clai
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
+use crate::hedge::TailSource;
 use crate::pool::Lease;
 use crate::repetition::{Repetition, RepetitionStats};
 use crate::retry::{Circumstances, Ended, Plan, PushBack, Refused, Verdict};
@@ -430,14 +431,29 @@ impl Repeat {
         };
         let after = match rule.at {
             HedgeAt::AfterMs(after_ms) => Some(Duration::from_millis(after_ms)),
-            HedgeAt::Quantile(quantile) => {
-                let tails = self.call.thread.tails.borrow();
-                let id = newest.attempt.endpoint().id;
-                let after_ns = tails.quantile_ns(self.call.kind(), id, quantile);
-                after_ns.map(Duration::from_nanos)
-            }
+            HedgeAt::Quantile(quantile) => self.tail_of(&newest.attempt, quantile),
         };
         self.pause = after.map(|after| self.pause_of(after));
+    }
+
+    /// When the attempt takes longer than that share of its like: as scores predict it, else as
+    /// answers were measured.
+    fn tail_of(&self, attempt: &Attempt, quantile: f64) -> Option<Duration> {
+        let snapshot = self.call.service.snapshot();
+        let predicted_ns = snapshot.tail_ns(self.call.now_ns(), attempt, quantile);
+        let measured_ns = || {
+            let tails = self.call.thread.tails.borrow();
+            tails.quantile_ns(self.call.kind(), attempt.endpoint().id, quantile)
+        };
+        let (after_ns, source) = match predicted_ns {
+            Some(after_ns) => (Some(after_ns), TailSource::Predicted),
+            None => match measured_ns() {
+                Some(after_ns) => (Some(after_ns), TailSource::Measured),
+                None => (None, TailSource::Unknown),
+            },
+        };
+        self.count(|stats| &stats.tails[source as usize]);
+        after_ns.map(Duration::from_nanos)
     }
 
     fn pause_of(&self, length: Duration) -> Pin<Box<dyn Future<Output = bool>>> {

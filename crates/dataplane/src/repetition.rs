@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use crate::config::{HedgeConfig, PathMatch, RetryConfig, RouteConfig};
-use crate::hedge::Purse;
+use crate::hedge::{Purse, TailSource};
 use crate::retry::{Budget, Refused};
 
 /// The rule of one route.
@@ -53,6 +53,8 @@ pub struct RepetitionStats {
     /// Attempts that were not followed by another, though their status is one that is, by the
     /// reason.
     pub refused: [AtomicU64; Refused::ALL.len()],
+    /// Attempts beside which another may be sent at a percentile, by how its time was found.
+    pub tails: [AtomicU64; TailSource::ALL.len()],
     /// Attempts sent beside others that still ran.
     pub hedges: AtomicU64,
     /// Of them, those whose answer the client got.

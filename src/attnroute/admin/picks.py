@@ -57,5 +57,7 @@ def pick_message(record: PickRecord, every_class: str) -> pb.Pick:
         rng_key=row["rng_key"],
         rng_counter=row["rng_counter"],
         picked_ns=row["picked_ns"],
+        left_out=row["left_out"],
+        left_out_total=row["left_out_total"],
         learned_json="" if row.get("learned") is None else json.dumps(row["learned"]),
     )

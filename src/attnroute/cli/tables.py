@@ -166,8 +166,17 @@ def pick_line(pick: pb.Pick) -> str:
     second = f", then {pick.runner_up}" if pick.runner_up else ""
     return (
         f"{pick.time.ToJsonString()} {pick.method} -> {pick.endpoint} ({pick.reason}{second}) "
-        f"of {', '.join(seen)}"
+        f"of {', '.join(seen)}{_left_out(pick)}"
     )
+
+
+def _left_out(pick: pb.Pick) -> str:
+    if not pick.left_out:
+        return ""
+    names = list(pick.left_out)
+    if hidden := pick.left_out_total - len(names):
+        names.append(f"{hidden} more")
+    return f", without {', '.join(names)}"
 
 
 def pick_document(pick: pb.Pick) -> dict[str, Any]:
@@ -192,6 +201,8 @@ def pick_document(pick: pb.Pick) -> dict[str, Any]:
             for one in pick.candidates
         ],
         "candidates_total": pick.candidates_total,
+        "left_out": list(pick.left_out),
+        "left_out_total": pick.left_out_total,
         "key": pick.key if pick.HasField("key") else None,
         "rng_key": pick.rng_key,
         "rng_counter": pick.rng_counter,

@@ -123,8 +123,9 @@ class Hedge(Strict):
     """Calls that take long are sent to another endpoint too; the first good answer wins."""
 
     at: _HedgeAt = Field(
-        description="When: a percentile of the times that this endpoint needed for this method "
-        "(`p95`; none is sent while too few are known), or a duration (`50ms`)."
+        description="When: a percentile of the times that such calls take at this endpoint (`p95`; "
+        "predicted where a model has scores, else measured; none is sent while too few are known), "
+        "or a duration (`50ms`)."
     )
     max_share: Share = Field(
         default=0.05, description="Share of the calls that may have one; 10 more may come at once."

@@ -13,6 +13,7 @@ from tests.unit.admin.support import World
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
 from attnroute.admin.refusals import RefusalError
+from attnroute.cli.tables import pick_document, pick_line
 
 
 def row(method: str = "/shop.Cart/Add", **changed: Any) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def row(method: str = "/shop.Cart/Add", **changed: Any) -> dict[str, Any]:
         "rng_counter": 9,
         "candidates": [candidate],
         "candidates_total": 2,
+        "left_out": ["10.0.0.9:1"],
+        "left_out_total": 3,
         **changed,
     }
 
@@ -53,6 +56,9 @@ async def test_a_pick_tells_what_it_saw() -> None:
     assert (pick.time.seconds, pick.time.nanos) == (1_700_000_000, 5)
     assert (pick.rng_key, pick.rng_counter, pick.endpoint_epoch) == (2**64 - 1, 9, 4)
     assert (pick.candidates[0].in_flight, pick.candidates[0].weight) == (3, 0.25)
+    assert (list(pick.left_out), pick.left_out_total) == (["10.0.0.9:1"], 3)
+    assert pick_line(pick).endswith(", without 10.0.0.9:1, 2 more")
+    assert pick_document(pick)["left_out"] == ["10.0.0.9:1"]
     assert not pick.HasField("key")
     assert (answer.number, pick.number) == (1, 1)
 

@@ -9,6 +9,7 @@
 
 pub mod cost;
 mod shown;
+mod tail;
 pub mod trace;
 
 pub use shown::{ClassScores, InForce};

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::share::{Recent, Seconds};
 use crate::attempt::RequestInfo;
+use crate::balancer::learned::trace;
 use crate::balancer::{Balancer, Bound, View};
 use crate::config::{BalancerConfig, LocalityConfig, RulesConfig};
 use crate::endpoint::Member;
@@ -269,8 +270,7 @@ impl Ruled {
             _ => pick_among(view, balancer, (now_ns, request), rng, &takes),
         };
         if !takes(placed.0) {
-            let other = least_loaded(view, &self.usable, &takes);
-            placed = other.map_or(placed, |index| (index, Reason::LeastRequest));
+            placed = by_load(view, &self.usable, &takes).unwrap_or(placed);
         }
         match placed {
             (index, _) if self.pinned => (index, Reason::Pinned),
@@ -350,8 +350,14 @@ pub(crate) fn pick_among(
     if takes(placed.0) {
         return placed;
     }
-    let other = least_loaded(view, view.usable, takes);
-    other.map_or(placed, |index| (index, Reason::LeastRequest))
+    by_load(view, view.usable, takes).unwrap_or(placed)
+}
+
+/// The least loaded of those that `takes`, whatever the balancer compared before.
+fn by_load(view: View<'_>, among: &[u32], takes: impl Fn(u32) -> bool) -> Option<(u32, Reason)> {
+    let index = least_loaded(view, among, takes)?;
+    trace::forget();
+    Some((index, Reason::LeastRequest))
 }
 
 fn least_loaded(view: View<'_>, among: &[u32], takes: impl Fn(u32) -> bool) -> Option<u32> {

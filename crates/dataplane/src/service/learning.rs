@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Service, Snapshot, Writer};
 use crate::attempt::{Attempt, RequestClass, RequestInfo, Sample};
-use crate::balancer::{Learned, Learning};
+use crate::balancer::{Balancer, Learned, Learning};
 use crate::cells::{EndpointState, Window};
 use crate::class::{ClassSet, Classifier, Newcomers, Traits};
 use crate::config::{BalancerConfig, LearnedConfig, ServiceConfig};
@@ -81,6 +81,25 @@ impl Snapshot {
                 latency_s: 0.0,
             })
         })
+    }
+}
+
+impl Snapshot {
+    /// The time within which an attempt that has just begun is answered with that probability, as
+    /// published scores have it. `None` where none say so: a classic balancer, no model, a class
+    /// without scores of its own, an endpoint that has left or moved in the set.
+    pub(crate) fn tail_ns(&self, now_ns: u64, attempt: &Attempt, quantile: f64) -> Option<u64> {
+        let Balancer::Learned(rule) = &self.balancer else {
+            return None;
+        };
+        let index = attempt.index();
+        let member = self.members.get(index as usize)?;
+        if member.endpoint.id != attempt.endpoint().id {
+            return None;
+        }
+        let class = attempt.request().class;
+        let tail_s = rule.tail_s(self.view(), now_ns, class, index, quantile)?;
+        Some((tail_s * 1e9) as u64)
     }
 }
 

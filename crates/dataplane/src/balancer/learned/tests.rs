@@ -7,7 +7,7 @@ use serde_json::{json, Value};
 use super::cost::{costs, Costs};
 use super::trace::{self, replay, Tracing};
 use super::Learned;
-use crate::attempt::{RequestClass, RequestInfo, Sample};
+use crate::attempt::{Attempt, RequestClass, RequestInfo, Sample};
 use crate::balancer::Balancer;
 use crate::class::Traits;
 use crate::config::{EndpointSetConfig, ServiceConfig};
@@ -589,6 +589,56 @@ fn scores_follow_classes_and_endpoints() {
     let ask = rule.ask(snapshot.view(), SECOND, bench.class(5));
     let examined = rule.examine_one(&ask, 2).read;
     assert_eq!(examined.cost_s, examined.mean_service_s);
+}
+
+#[test]
+fn a_tail_is_predicted_where_a_model_told_the_spread_of_the_class() {
+    let mut bench = Bench::new(4, 2, json!({}));
+    let rows = [vec![0.05; 4], vec![0.1; 4], vec![0.2; 4]];
+    let begin = |bench: &mut Bench, number: usize, now_ns: u64| {
+        let snapshot = bench.service.snapshot();
+        let request = RequestInfo {
+            class: bench.class(number),
+            ..RequestInfo::default()
+        };
+        let begun = bench
+            .service
+            .begin_attempt(&snapshot, now_ns, request, &mut bench.rng);
+        begun.expect("somebody is usable")
+    };
+    let tail_s = |bench: &Bench, attempt: &Attempt, now_ns: u64| {
+        let found = bench.service.snapshot().tail_ns(now_ns, attempt, 0.95);
+        found.map(|ns| ns as f64 * 1e-9)
+    };
+    let first = begin(&mut bench, 0, 1);
+    assert_eq!(tail_s(&bench, &first, 1), None, "nothing is published");
+    bench.publish(&rows, "", 1).expect("valid");
+    assert_eq!(tail_s(&bench, &first, 1), None, "the table knows means");
+    bench.publish(&rows, "m", 1).expect("valid");
+    drop(first);
+    // No call but itself: 100 ms, and 1.26 ms of the bend where waiting begins. Sigma is 0.25.
+    let first = begin(&mut bench, 0, 1);
+    let alone_s = tail_s(&bench, &first, 1).expect("it is told");
+    let expected_s = 0.101_264 * libm::exp(0.25 * 1.644_854 - 0.25 * 0.25 / 2.0);
+    assert!(
+        (alone_s / expected_s - 1.0).abs() < 1e-3,
+        "{alone_s} {expected_s}"
+    );
+    // Ten more calls at 2 at a time: (10 - 1) / 2 turns of 20 ms to wait for.
+    (0..10).for_each(|_| {
+        first.endpoint().live.begin();
+    });
+    let waiting_s = tail_s(&bench, &first, 1).expect("it is told");
+    let expected_s = expected_s / 0.101_264 * 0.19;
+    assert!(
+        (waiting_s / expected_s - 1.0).abs() < 1e-3,
+        "{waiting_s} {expected_s}"
+    );
+    let unknown = begin(&mut bench, 7, 1);
+    assert_eq!(tail_s(&bench, &unknown, 1), None, "a class without scores");
+    assert_eq!(tail_s(&bench, &first, 31 * SECOND), None, "old scores");
+    bench.apply(&[0, 1, 2, 3].map(|index| index + 10));
+    assert_eq!(tail_s(&bench, &first, 1), None, "its endpoint has left");
 }
 
 /// A few picks on the record, with what each compared.

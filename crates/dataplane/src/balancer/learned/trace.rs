@@ -50,7 +50,8 @@ impl Scan {
     /// For a record; `None` where nothing was compared, or too much.
     #[must_use]
     pub fn describe(&self) -> Option<Value> {
-        let factors = self.factors.filter(|_| !self.overflows)?;
+        let is_whole = !self.overflows && !self.compared.is_empty();
+        let factors = self.factors.filter(|_| is_whole)?;
         let rows = self.compared.iter().map(|one| {
             json!({
                 "address": one.endpoint.name,
@@ -103,6 +104,13 @@ pub(super) fn begin_scan(factors: &Factors) {
     });
 }
 
+/// What was compared did not decide: the endpoint was chosen otherwise.
+pub(crate) fn forget() {
+    if is_on() {
+        SCAN.replace(Scan::NONE);
+    }
+}
+
 /// An endpoint was compared.
 pub(super) fn note(endpoint: &Arc<Endpoint>, read: Read<1>, jitter: f32, total_s: f32) {
     SCAN.with_borrow_mut(|scan| {
@@ -147,6 +155,7 @@ pub fn replay(record: &Value) -> Result<Value, ConfigError> {
     let rows = learned["compared"].as_array();
     let rows = rows.ok_or_else(|| wrong("learned.compared", "expected a list"))?;
     let mut differences = Vec::new();
+    let left_out = record["left_out"].as_array().map_or(&[][..], Vec::as_slice);
     let mut best: Option<(f32, &str)> = None;
     for (index, row) in rows.iter().enumerate() {
         let at = format!("learned.compared[{index}]");
@@ -169,6 +178,9 @@ pub fn replay(record: &Value) -> Result<Value, ConfigError> {
                 "recorded_s": f64::from(recorded),
                 "computed_s": f64::from(computed),
             }));
+        }
+        if left_out.iter().any(|one| one.as_str() == Some(address)) {
+            differences.push(json!({"address": address, "left_out": true}));
         }
         if best.is_none_or(|(least_s, _)| computed < least_s) {
             best = Some((computed, address));

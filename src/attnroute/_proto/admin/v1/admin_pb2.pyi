@@ -299,7 +299,7 @@ class WatchPicksRequest(_message.Message):
     def __init__(self, service: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Pick(_message.Message):
-    __slots__ = ("number", "time", "service", "method", "request_class", "endpoint", "runner_up", "reason", "endpoint_epoch", "candidates", "candidates_total", "key", "rng_key", "rng_counter", "picked_ns", "learned_json")
+    __slots__ = ("number", "time", "service", "method", "request_class", "endpoint", "runner_up", "reason", "endpoint_epoch", "candidates", "candidates_total", "key", "rng_key", "rng_counter", "picked_ns", "learned_json", "left_out", "left_out_total")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     SERVICE_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +316,8 @@ class Pick(_message.Message):
     RNG_COUNTER_FIELD_NUMBER: _ClassVar[int]
     PICKED_NS_FIELD_NUMBER: _ClassVar[int]
     LEARNED_JSON_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_TOTAL_FIELD_NUMBER: _ClassVar[int]
     number: int
     time: _timestamp_pb2.Timestamp
     service: str
@@ -332,7 +334,9 @@ class Pick(_message.Message):
     rng_counter: int
     picked_ns: int
     learned_json: str
-    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., service: _Optional[str] = ..., method: _Optional[str] = ..., request_class: _Optional[str] = ..., endpoint: _Optional[str] = ..., runner_up: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[PickCandidate, _Mapping]]] = ..., candidates_total: _Optional[int] = ..., key: _Optional[int] = ..., rng_key: _Optional[int] = ..., rng_counter: _Optional[int] = ..., picked_ns: _Optional[int] = ..., learned_json: _Optional[str] = ...) -> None: ...
+    left_out: _containers.RepeatedScalarFieldContainer[str]
+    left_out_total: int
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., service: _Optional[str] = ..., method: _Optional[str] = ..., request_class: _Optional[str] = ..., endpoint: _Optional[str] = ..., runner_up: _Optional[str] = ..., reason: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[PickCandidate, _Mapping]]] = ..., candidates_total: _Optional[int] = ..., key: _Optional[int] = ..., rng_key: _Optional[int] = ..., rng_counter: _Optional[int] = ..., picked_ns: _Optional[int] = ..., learned_json: _Optional[str] = ..., left_out: _Optional[_Iterable[str]] = ..., left_out_total: _Optional[int] = ...) -> None: ...
 
 class PickCandidate(_message.Message):
     __slots__ = ("address", "in_flight", "static_weight", "weight")
