@@ -79,20 +79,22 @@ class WatchRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., channel: _Optional[str] = ...) -> None: ...
 
 class ChannelState(_message.Message):
-    __slots__ = ("name", "channel", "generation", "bundle", "frozen", "reason")
+    __slots__ = ("name", "channel", "generation", "bundle", "frozen", "reason", "previous")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     name: str
     channel: str
     generation: int
     bundle: BundleRef
     frozen: bool
     reason: str
-    def __init__(self, name: _Optional[str] = ..., channel: _Optional[str] = ..., generation: _Optional[int] = ..., bundle: _Optional[_Union[BundleRef, _Mapping]] = ..., frozen: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    previous: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., channel: _Optional[str] = ..., generation: _Optional[int] = ..., bundle: _Optional[_Union[BundleRef, _Mapping]] = ..., frozen: _Optional[bool] = ..., reason: _Optional[str] = ..., previous: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetChannelRequest(_message.Message):
     __slots__ = ("name", "channel", "bundle", "expected_generation", "frozen", "reason")

@@ -1,0 +1,1 @@
+"""Where bundles are kept, sent from and fetched to."""
