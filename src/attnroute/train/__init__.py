@@ -1,0 +1,1 @@
+"""Training: data in, gates passed, bundles out. Needs the extra `train`."""
