@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     untrained.add_argument("--name", default="untrained")
     untrained.add_argument("--version", default="1.0.0")
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
         where = _untrained(given.directory, given.name, given.version)
     except AttnrouteError as error:
