@@ -23,7 +23,7 @@ from attnroute.clock import SystemClock
 from attnroute.errors import StartError
 from attnroute.features.view import SharedTable
 from attnroute.fleet.client import FleetClient, Identity, Pauses
-from attnroute.fleet.messages import METHOD, PROTOCOL, read_update
+from attnroute.fleet.messages import METHOD, PROTOCOL, ModelReport, read_update
 from attnroute.fleet.server import FleetLimits, FleetServer, page_address
 
 A = "10.0.0.1:1"
@@ -94,7 +94,9 @@ class Sidecar:
             self.events,
             pauses=Pauses(0.01, 1.0, 0.01),
             rng=random.Random(number),
+            models=lambda service: self.models.get(service, ()),
         )
+        self.models: dict[str, tuple[ModelReport, ...]] = {}
         self.client.replace({"cart": self.table}, {"cart": zone})
 
     async def __aenter__(self) -> Self:
@@ -142,6 +144,23 @@ async def test_sidecars_learn_from_each_other(tmp_path: Path) -> None:
         assert table.watching == 2
         one.client.replace({}, {})
         assert one.events.connected == {}
+
+
+async def test_what_gates_say_of_models_comes_with_windows(tmp_path: Path) -> None:
+    shadow = ModelReport("default", "1.0.1", 0.0123, 0.75, 4, serving=False)
+    serving = ModelReport("default", "1.0.0", -0.5, 0.0, 90, serving=True)
+    async with trainer(f"unix:{tmp_path}/t") as (server, address, _events):
+        async with Sidecar(address, 1) as one, Sidecar(address, 2) as two:
+            one.models["cart"] = (serving, shadow)
+            one.window(GET, 1)
+            two.window(GET, 1)
+            await until(lambda: len(server.reports()) == 2, "two reports")
+            assert server.reports() == (serving, shadow)
+            one.models["cart"] = (shadow,)
+            one.window(GET, 1)
+            await until(lambda: server.reports() == (shadow,), "the next window's reports")
+        # Who is gone has no say.
+        await until(lambda: server.reports() == (), "the end of the reports")
 
 
 async def test_a_trainer_that_dies_and_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
@@ -249,7 +268,7 @@ async def test_a_message_that_makes_no_sense_costs_only_itself(tmp_path: Path) -
             "calls": [1], "errors": [0], "latency_s": [0.1], "service_samples": [0],
             "service_s": [0.0], "estimated_s": [0.1],
         }  # fmt: skip
-        broken = [
+        broken: list[Any] = [
             fleet_pb2.Window(number=1, cells=fleet_pb2.CellWindows(class_index=[7])),
             fleet_pb2.Window(
                 number=1,
@@ -258,6 +277,19 @@ async def test_a_message_that_makes_no_sense_costs_only_itself(tmp_path: Path) -
             fleet_pb2.Window(number=1, classes=["a", "a"]),
             fleet_pb2.Window(number=1, classes=["x" * 2000]),
             fleet_pb2.Window(number=1, cells=fleet_pb2.CellWindows(bucket_place=[99])),
+            *(
+                fleet_pb2.Window(number=1, models=[report])
+                for report in (
+                    fleet_pb2.ModelReport(name="../x", version="1.0.0"),
+                    fleet_pb2.ModelReport(name="default", version="x"),
+                    fleet_pb2.ModelReport(name="default", version="1.0.0", weight=2.0),
+                    fleet_pb2.ModelReport(name="default", version="1.0.0", gain=float("nan")),
+                )
+            ),
+            fleet_pb2.Window(
+                number=1,
+                models=[fleet_pb2.ModelReport(name="default", version="1.0.0")] * 9,
+            ),
         ]
         for window in broken:
             await call.write(fleet_pb2.SidecarMessage(window=window))

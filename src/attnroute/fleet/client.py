@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from attnroute.fleet.messages import (
     PROTOCOL,
     PROTOCOL_MIN,
     MessageError,
+    ModelReport,
     read_update,
     window_message,
 )
@@ -102,10 +103,12 @@ class FleetClient:
         events: FleetClientEvents,
         *,
         heard: Callable[[], None] = lambda: None,
+        models: Callable[[str], Sequence[ModelReport]] = lambda _: (),
         pauses: Pauses = Pauses(),
         rng: random.Random | None = None,
     ) -> None:
         self._heard = heard
+        self._models = models
         self.address = address
         self._identity = identity
         self._clock = clock
@@ -236,6 +239,6 @@ class FleetClient:
         while True:
             news.clear()
             for own in table.late(sent):
-                yield window_message(own, self._clock.now_s())
+                yield window_message(own, self._clock.now_s(), self._models(service))
                 sent = own.number
             await news.wait()

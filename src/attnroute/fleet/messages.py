@@ -7,11 +7,13 @@ whole, with what is wrong; numbers that cannot be true are left to `Cells.sound`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from attnroute._proto.fleet.v1 import fleet_pb2
+from attnroute.bundle.manifest import is_name, parse_version
 from attnroute.features.table import Array, Cells, Index
 from attnroute.features.view import OwnWindow
 from attnroute.features.window import BUCKETS, FleetState, ServiceWindow
@@ -23,6 +25,8 @@ __all__ = [
     "PROTOCOL_MIN",
     "SERVICE",
     "MessageError",
+    "ModelReport",
+    "read_models",
     "read_update",
     "read_window",
     "update_message",
@@ -41,6 +45,9 @@ PROTOCOL = 1
 PROTOCOL_MIN = 1
 """Oldest version it understands."""
 
+MODELS_MAX = 8
+"""Bundles that one sidecar watches at a time."""
+
 NAME_BYTES_MAX = 1024
 """Of a class or an address."""
 
@@ -49,8 +56,27 @@ class MessageError(Exception):
     """A message that no process of ours sends."""
 
 
-def window_message(own: OwnWindow, now_s: float) -> fleet_pb2.SidecarMessage:
-    """A window as it is sent; only what it has cells or endpoints for."""
+@dataclass(frozen=True)
+class ModelReport:
+    """What the gate of one sidecar says of one bundle for one service."""
+
+    name: str
+    version: str
+    gain: float
+    """gd (docs/model.md): above 0 its costs fit better than the table's."""
+    weight: float
+    """Of the gate, 0 to 1."""
+    windows: int
+    """That the gate judged since the sidecar loaded the bundle."""
+    serving: bool
+    """It decides picks; else it only watches."""
+
+
+def window_message(
+    own: OwnWindow, now_s: float, models: Sequence[ModelReport] = ()
+) -> fleet_pb2.SidecarMessage:
+    """A window as it is sent; only what it has cells or endpoints for. models: that the sidecar
+    watches for the service."""
     window, cells = own.window, own.window.cells
     used, cell_class = np.unique(cells.request_class, return_inverse=True)
     active = np.zeros(len(window.endpoints), dtype=bool)
@@ -64,6 +90,17 @@ def window_message(own: OwnWindow, now_s: float) -> fleet_pb2.SidecarMessage:
         classes=[window.classes[index] for index in used],
     )
     message.endpoints.extend(_endpoints(window, columns))
+    message.models.extend(
+        fleet_pb2.ModelReport(
+            name=report.name,
+            version=report.version,
+            gain=report.gain,
+            weight=report.weight,
+            windows=report.windows,
+            serving=report.serving,
+        )
+        for report in models[:MODELS_MAX]
+    )
     columnar = message.cells
     columnar.class_index.extend(cell_class.tolist())
     columnar.endpoint_index.extend(np.searchsorted(columns, cells.endpoint).tolist())
@@ -104,6 +141,35 @@ def _endpoints(window: ServiceWindow, columns: Index) -> Iterator[fleet_pb2.Endp
             concurrency=concurrency if math.isfinite(concurrency) else None,
             **dict(zip(_SUMS, values, strict=True)),
         )
+
+
+def read_models(message: fleet_pb2.Window) -> tuple[ModelReport, ...]:
+    """What a window says of models. Raises MessageError."""
+    if len(message.models) > MODELS_MAX:
+        raise MessageError(f"reports of `{len(message.models)}` models, at most {MODELS_MAX}")
+    reports = []
+    for report in message.models:
+        try:
+            parse_version(report.version)
+        except ValueError as error:
+            raise MessageError(str(error)) from error
+        if not is_name(report.name):
+            raise MessageError(f"`{report.name[:80]}` is no name of a model")
+        if not math.isfinite(report.gain) or not 0 <= report.weight <= 1:
+            raise MessageError(
+                f"the gate of `{report.version}` says `{report.gain}` and `{report.weight}`"
+            )
+        reports.append(
+            ModelReport(
+                report.name,
+                report.version,
+                report.gain,
+                report.weight,
+                report.windows,
+                report.serving,
+            )
+        )
+    return tuple(reports)
 
 
 def read_window(message: fleet_pb2.Window) -> ServiceWindow:

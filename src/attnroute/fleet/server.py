@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
@@ -28,6 +28,8 @@ from attnroute.fleet.messages import (
     PROTOCOL_MIN,
     SERVICE,
     MessageError,
+    ModelReport,
+    read_models,
     read_window,
     update_message,
 )
@@ -84,7 +86,7 @@ def page_address(peer: str, port: int) -> str:
 
 class FleetServer:
     """Made and used on one event loop. trainer: 16 random bytes of this process. tick_s: length of
-    a window."""
+    a window; services: what else is served at its address."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class FleetServer:
         limits: FleetLimits,
         events: FleetEvents,
         tick_s: float = TICK_S,
+        services: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
         self._tick_s = tick_s
         self._trainer = trainer
@@ -105,6 +108,8 @@ class FleetServer:
         self._streams = 0
         self._pages: Counter[str] = Counter()
         """Addresses of sidecars' pages for training, and how many streams name each."""
+        self._reports: dict[tuple[bytes, str], tuple[ModelReport, ...]] = {}
+        """By sidecar and service: what its last window said of models."""
         self._ticked = asyncio.Condition()
         self._tick = 0
         self._closing = False
@@ -126,7 +131,10 @@ class FleetServer:
             response_serializer=fleet_pb2.FleetUpdate.SerializeToString,
         )
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE.full_name, {"Exchange": handler}),)
+            (
+                grpc.method_handlers_generic_handler(SERVICE.full_name, {"Exchange": handler}),
+                *services,
+            )
         )
 
     def bind(self, address: str, source: str) -> str:
@@ -157,6 +165,11 @@ class FleetServer:
     def pages(self) -> tuple[str, ...]:
         """`host:port` of the pages for training of the sidecars that take part now."""
         return tuple(sorted(self._pages))
+
+    def reports(self) -> tuple[ModelReport, ...]:
+        """What the gates of the sidecars that take part now say of bundles, one for each sidecar,
+        service and bundle."""
+        return tuple(report for reports in self._reports.values() for report in reports)
 
     def table(self, service: str) -> FleetTable | None:
         """The table of a service that some sidecar has called."""
@@ -233,6 +246,7 @@ class FleetServer:
                 self._pages += Counter()  # drops what is at 0
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
+            self._reports.pop((subscriber.sidecar, hello.service), None)
 
     async def _hello(self, context: _Context) -> fleet_pb2.Hello:
         """The introduction; a stream that may not be ends here."""
@@ -303,6 +317,7 @@ class FleetServer:
                 continue
             try:
                 window = read_window(message.window)
+                self._reports[subscriber.sidecar, service] = read_models(message.window)
             except MessageError as error:
                 self._events.fleet_dropped(service, "malformed")
                 logger.warning(
