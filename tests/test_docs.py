@@ -28,6 +28,9 @@ DOCS = sorted(
 )
 TREES = "src|crates|docs|tests|configs|deploy|scripts|benchmarks|proto|requirements|models"
 
+GROUPS = ("model",)
+"""Commands that have commands of their own."""
+
 every_doc = pytest.mark.parametrize("doc", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -100,6 +103,8 @@ def test_commands_and_their_options_exist(doc: Path) -> None:
         if match is None:
             continue
         known = help_of(match[1])
+        if part := re.match(r"\s+([a-z]+)", match[2]) if match[1] in GROUPS else None:
+            known = help_of(f"{match[1]} {part[1]}")
         for word in shlex.split(match[2], comments=True):
             if word.startswith("--"):
                 assert word.split("=")[0] in known, f"`{span}`: no such option"

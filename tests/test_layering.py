@@ -46,6 +46,8 @@ ROWS = {
     "admin": 5,
     "resolvers": 5,
     "learning": 5,
+    "publishing": 5,
+    "training": 5,
     "sidecar": 6,
     "trainer": 6,
     "demo": 6,
@@ -74,7 +76,7 @@ HOMES = {
     "matplotlib": ("demo", "sim.report"),
     "dns": ("discovery.dns",),
     "opentelemetry": ("telemetry.traces",),
-    "cryptography": ("bundle.signature", "bundle.read", "bundle.write", "registry", "cli.model"),
+    "cryptography": ("bundle.signature", "bundle.read", "bundle.write", "registry", "publishing"),
 }
 
 # L5: built by composition roots and commands; everything else is handed a protocol.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnroute.bundle.files import read_file
+from attnroute.bundle.manifest import MANIFEST, MANIFEST_BYTES_MAX, SIGNATURE, parse
 from attnroute.errors import BundleError
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-__all__ = ["is_signed", "load_public_key", "load_signing_key", "sign", "write_key_pair"]
+__all__ = [
+    "is_signed",
+    "load_public_key",
+    "load_signing_key",
+    "sign",
+    "sign_bundle",
+    "write_key_pair",
+]
 
 KEY_BYTES_MAX = 16 << 10
 
@@ -40,6 +48,22 @@ def is_signed(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
     except (InvalidSignature, binascii.Error, ValueError):
         return False
     return True
+
+
+def sign_bundle(path: Path, key: Ed25519PrivateKey) -> None:
+    """Signs the bundle in a directory, whole or not at all; the manifest itself does not change.
+    Raises BundleError."""
+    data = read_file(path / MANIFEST, bytes_max=MANIFEST_BYTES_MAX, where=path)
+    parse(data, path)
+    fresh = path / f".{SIGNATURE}.{os.getpid()}"
+    try:
+        fresh.write_bytes(sign(data, key))
+        fresh.replace(path / SIGNATURE)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise BundleError(
+            f"{path}: cannot be signed: {error.strerror}; see that the directory is writable"
+        ) from error
 
 
 def load_signing_key(path: Path) -> Ed25519PrivateKey:

@@ -29,6 +29,7 @@ _COMMANDS = {
     "drain": "Give an endpoint no new calls, for a while.",
     "explain": "Show the pick that would be made now, and why.",
     "endpoints": "Show what discovery and health see.",
+    "model": "Show bundles, check them, and move channels.",
     "picks": "Show recorded picks with what each saw.",
     "pin": "Send calls to pinned endpoints only, for a while.",
     "replay": "Recompute recorded picks and say where they differ.",

@@ -44,7 +44,9 @@ def test_help_loads_no_command_but_lists_all() -> None:
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("name", ["check", "demo", "endpoints", "schema", "sidecar", "weights"])
+@pytest.mark.parametrize(
+    "name", ["check", "demo", "endpoints", "model", "schema", "sidecar", "weights"]
+)
 def test_every_command_has_help_with_examples_and_the_words_of_the_list(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
