@@ -189,6 +189,6 @@ def test_load_and_errors_of_the_last_windows() -> None:
         utilization_reports=np.zeros(2),
         ended=np.zeros(2),
     )
-    for _ in range(16):
+    for _ in range(30):
         facts = service.take(silent)
     assert np.isnan(facts.utilization).all()
