@@ -3,8 +3,12 @@
 a_j = w_j c_j/max(1, sum_j w_j c_j), a_0 = 1 - sum a_j, S = exp(sum_j a_j ln S_j). A scorer that
 says something else than the table by more than a factor of 4 on more than a fifth of the traffic is
 in conflict: counted, and its weight capped until its gate has been positive for five steps. One
-that raises, or returns what has the wrong shape, has no say until it is asked again; after three
-times in a row it is benched for a minute.
+that raises, returns what has the wrong shape, or values that cannot be true, is at fault: after
+three times in a row it is benched for a minute, and each time it is benched again for twice as
+long, up to a quarter of an hour.
+
+A scorer may be seated without a say, to be judged on the same windows (`shadow`), or with a share
+of its say (`canary`).
 """
 
 from __future__ import annotations
@@ -44,6 +48,10 @@ CONFLICT_WEIGHT_MAX = 0.2
 CONFLICT_STEPS = 5
 FAULTS_MAX = 3
 BENCH_S = 60.0
+BENCH_MAX_S = 900.0
+
+WEIGHT_SHOWN_MIN = 0.01
+"""A scorer with less is not named as one of those whose scores are in force."""
 
 
 @dataclass
@@ -52,20 +60,31 @@ class Seat:
 
     scorer: Scorer
     gate: Gate
+    say: float = 1.0
+    """Share of its weight that counts: 0 in shadow, the canary share, else 1."""
     conflicts: int = 0
     faults: int = 0
     """Ever."""
     repaired: int = 0
     """Values replaced by the table's, ever."""
+    benched: int = 0
+    """How often it was benched, ever."""
     in_conflict: bool = False
+    on_bench: bool = False
     benched_until_s: float = -np.inf
+    good_steps: int = 0
+    """Steps of the gate in a row with a gain over the table, gd > 0."""
+    bad_steps: int = 0
+    """The same with a loss, gd < 0."""
     _faults_in_a_row: int = 0
-    _good_steps: int = 0
+    _bench_s: float = BENCH_S
     _raw_s: Array | None = field(default=None, repr=False)
 
     @property
     def weight(self) -> float:
-        """w in force."""
+        """w in force, before `say`."""
+        if self.on_bench:
+            return 0.0
         weight = self.gate.weight
         return min(weight, CONFLICT_WEIGHT_MAX) if self.in_conflict else weight
 
@@ -76,29 +95,47 @@ class Seat:
             return
         step = self.gate.observe(calls, x_s, table_cost_s, self._raw_s[at])
         if step is not None:
-            self._good_steps = self._good_steps + 1 if self.gate.gd > 0 else 0
-            if self._good_steps >= CONFLICT_STEPS:
+            self.good_steps = self.good_steps + 1 if self.gate.gd > 0 else 0
+            self.bad_steps = self.bad_steps + 1 if self.gate.gd < 0 else 0
+            if self.good_steps >= CONFLICT_STEPS:
                 self.in_conflict = False
 
     def ask(self, given: ScoringInput, now_s: float) -> Scored | None:
         """What the scorer says now; None if it says nothing that can be used."""
         self._raw_s = None
-        if now_s < self.benched_until_s:
+        self.on_bench = now_s < self.benched_until_s
+        if self.on_bench:
             return None
         try:
             scored = self.scorer.score(given)
             _check_shapes(scored, given.table_cost_s.shape)
         except Exception:
             logger.exception("a scorer failed", extra=fields(scorer=self.scorer.info.name))
-            self.faults += 1
-            self._faults_in_a_row += 1
-            if self._faults_in_a_row >= FAULTS_MAX:
-                self.benched_until_s = now_s + BENCH_S
-                self._faults_in_a_row = 0
+            self._fault(now_s)
             return None
-        self._faults_in_a_row = 0
         self._raw_s = np.asarray(scored.cost_s, dtype=np.float64)
         return scored
+
+    def note_repaired(self, values: int, now_s: float) -> None:
+        """So many of the values that were asked for last could not be true."""
+        self.repaired += values
+        if values:
+            self._fault(now_s)
+        else:
+            self._faults_in_a_row = 0
+            if now_s - self.benched_until_s > self._bench_s:
+                self._bench_s = BENCH_S
+
+    def _fault(self, now_s: float) -> None:
+        self.faults += 1
+        self._faults_in_a_row += 1
+        if self._faults_in_a_row < FAULTS_MAX:
+            return
+        self._faults_in_a_row = 0
+        self.benched += 1
+        if self.benched > 1 and now_s - self.benched_until_s <= self._bench_s:
+            self._bench_s = min(2.0 * self._bench_s, BENCH_MAX_S)
+        self.benched_until_s = now_s + self._bench_s
 
     def compare(self, cost_s: Array, table_cost_s: Array, traffic: Array) -> None:
         """Whether it contradicts the table. traffic: [C, E], calls."""
@@ -107,7 +144,7 @@ class Seat:
         if total > 0 and float(traffic[far].sum()) > CONFLICT_TRAFFIC * float(total):
             self.conflicts += 1
             self.in_conflict = True
-            self._good_steps = 0
+            self.good_steps = 0
 
 
 def _check_shapes(scored: Scored, shape: tuple[int, ...]) -> None:
@@ -133,9 +170,21 @@ class Arbiter:
     def __init__(
         self, scorers: Sequence[Scorer] = (), parameters: GateParameters | None = None
     ) -> None:
-        self.seats = [
-            Seat(scorer, Gate(parameters=parameters or GateParameters())) for scorer in scorers
-        ]
+        self.parameters = parameters or GateParameters()
+        self.seats: list[Seat] = []
+        for scorer in scorers:
+            self.seat(scorer)
+
+    def seat(self, scorer: Scorer, *, say: float = 1.0, gd: float = 0.0) -> Seat:
+        """Seats a scorer. say: share of its weight that counts; gd: what its gate had reached."""
+        seat = Seat(scorer, Gate(gd, self.parameters), say=say)
+        self.seats.append(seat)
+        return seat
+
+    def unseat(self, seat: Seat) -> None:
+        """Takes a scorer away; nothing if it is not seated."""
+        if seat in self.seats:
+            self.seats.remove(seat)
 
     @property
     def needs_facts(self) -> bool:
@@ -159,8 +208,10 @@ class Arbiter:
                 continue
             cost_s, bad_costs = repaired_costs(scored.cost_s, table_s)
             probability, bad_rows = repaired_probabilities(scored.probability, table_p)
-            seat.repaired += bad_costs + bad_rows
+            seat.note_repaired(bad_costs + bad_rows, now_s)
             seat.compare(cost_s, table_s, given.calls)
+            if seat.say == 0.0:
+                continue
             confidence = np.nan_to_num(scored.confidence, nan=0.0, posinf=0.0, neginf=0.0)
             costs.append(cost_s)
             probabilities.append(probability)
@@ -168,8 +219,9 @@ class Arbiter:
                 np.isfinite(scored.spread) & (scored.spread > 0), scored.spread, TABLE_SPREAD
             )
             spreads.append(spread)
-            says.append(seat.weight * np.clip(confidence, 0.0, 1.0))
-            if seat.weight > 0:
+            weight = seat.say * seat.weight
+            says.append(weight * np.clip(confidence, 0.0, 1.0))
+            if weight >= WEIGHT_SHOWN_MIN:
                 info = seat.scorer.info
                 names.append(f"{info.name}-{info.version}")
         total = sum(says, np.zeros_like(table_s))
