@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.models import write_small
 
 from attnroute.errors import SimulationError
 from attnroute.sim.learning import Learning
@@ -91,6 +92,24 @@ def test_a_model_that_lies_is_not_believed_for_long(tmp_path: Path, fault: str) 
     outcome = play(lying, "learned:model=true")
     assert outcome["learning"]["model_weight"] < 0.05
     assert outcome["mean_ms"] < 1.3 * honest["mean_ms"]
+
+
+def test_a_bundle_scores_beside_the_table_and_is_gated(tmp_path: Path) -> None:
+    rest = "load: {fraction: 0.8}\nwarmup: 10s\nduration: 10s\n"
+    table = play(world(tmp_path, rest), "learned")
+    same = play(world(tmp_path, rest), f"learned:model={write_small(tmp_path)}")
+    assert same["picks"] == table["picks"]
+    assert same["learning"]["model_weight"] == pytest.approx(0.731, abs=1e-3)
+    # One that says that endpoints are equal, where they differ by a factor of 6.
+    wrong = play(
+        world(tmp_path, rest), f"learned:model={write_small(tmp_path, '1.0.1', gain=-1.0)}"
+    )
+    assert wrong["learning"]["model_weight"] < 0.05
+    lying = world(tmp_path, rest + "events: [{at: 5s, model_fault: {fault: inverted}}]\n")
+    outcome = play(lying, f"learned:model={tmp_path / 'default' / '1.0.0'}")
+    assert outcome["learning"]["model_weight"] < 0.05
+    with pytest.raises(SimulationError, match=r"`model`: `.*` holds no `manifest.json`"):
+        parse_balancer(f"learned:model={tmp_path}")
 
 
 def test_settings_of_the_learning_are_checked() -> None:

@@ -1,12 +1,10 @@
 """What features are made of, kept beside the table of a service in a sidecar.
 
-The table's sums remember 10 s. A model also wants to know what happened just now: the same sums
-with a memory of 6 s, and those of the last second or two alone. Both are had from what the shared
-sums grew by between two looks, so they hold the whole fleet's calls, as the table does. Load and
-errors come from the own windows.
+The table's sums remember 10 s; those with a shorter memory are made from them as the trainer makes
+its own (`features.fast`), so that serving and training read the same. Load and errors come from the
+own windows and are kept by the endpoints' names.
 
-Everything is kept by the names of a layout and carried over when it changes. Pure: time comes as an
-argument.
+Pure: time comes as an argument.
 """
 
 from __future__ import annotations
@@ -19,17 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attnroute.features.facts import Facts
+from attnroute.features.fast import FastSums
 from attnroute.features.table import Array, Estimate, Index, Sums, kinds_of
 from attnroute.features.window import ServiceWindow
 from attnroute.scoring.base import ScoringInput
 
-__all__ = ["FAST_S", "FactsKeeper", "Names", "of_layout"]
-
-FAST_S = 6.0
-"""Memory of the fast sums."""
-
-RECENT_S = 1.0
-"""The recent sums hold so much at least, and twice as much at most."""
+__all__ = ["FactsKeeper", "of_layout", "sums_at"]
 
 LOAD_S = 2.0
 """Memory of utilization and calls in flight: of the last window mostly, and an endpoint that got
@@ -37,19 +30,8 @@ no call in one window is not unknown at once."""
 
 ERRORS_S = 10.0
 
-_RESTARTED = 0.5
-"""Sums of an endpoint that fall below this share of what decay left of them were dropped."""
-
 _NOTHING = 1e-3
 """Of a decayed weight: less says nothing any more."""
-
-
-@dataclass(frozen=True)
-class Names:
-    """What rows and columns are."""
-
-    classes: tuple[str, ...] = ()
-    endpoints: tuple[str, ...] = ()
 
 
 @dataclass
@@ -65,21 +47,17 @@ class _Load:
 
 
 class FactsKeeper:
-    """Of one service. own_zone: of the sidecar, empty where unknown."""
+    """Of one service. decay_s: of the table's sums. own_zone: of the sidecar; empty where
+    unknown."""
 
-    def __init__(self, own_zone: str = "") -> None:
+    def __init__(self, decay_s: float, own_zone: str = "") -> None:
         self.own_zone = own_zone
+        self.short = FastSums(decay_s)
+        """In the places of the table's ledger; `arrange` follows its prunes."""
         self._endpoints: tuple[str, ...] = ()
         self._attributes: Sequence[Mapping[str, str]] = ()
         self._load = _Load()
         self._load_s = -math.inf
-        self._names = Names()
-        self._before: Sums | None = None
-        self._fast = Sums.empty(0, 0)
-        self._recent = Sums.empty(0, 0)
-        self._recent_before = Sums.empty(0, 0)
-        self._at_s = -math.inf
-        self._turned_s = -math.inf
 
     def observe(
         self, window: ServiceWindow, attributes: Sequence[Mapping[str, str]], now_s: float
@@ -115,16 +93,14 @@ class FactsKeeper:
     def facts(
         self,
         given: ScoringInput,
-        sums: Sums,
         table: Estimate,
+        at: tuple[Index, Index],
+        sums: Sums,
         age_s: Array,
-        now_s: float,
-        decay_s: float,
     ) -> Facts:
-        """Everything known now. given, sums, table: in one layout; age_s: [E]; decay_s: of sums."""
-        names = Names(tuple(given.classes), tuple(given.endpoints))
-        self._advance(names, sums, now_s, decay_s)
-        columns = _places(self._endpoints, names.endpoints)
+        """Everything known now. table: in the layout's order; sums: of the ledger; at: rows and
+        columns of the layout in it; age_s: [E]. Look at the sums (`short.look`) before."""
+        columns = _places(self._endpoints, given.endpoints)
         load = _Load(
             **{name: _carried(values, columns) for name, values in vars(self._load).items()}
         )
@@ -133,12 +109,12 @@ class FactsKeeper:
             for column in columns
         )
         return Facts(
-            classes=names.classes,
-            endpoints=names.endpoints,
-            sums=sums,
+            classes=tuple(given.classes),
+            endpoints=tuple(given.endpoints),
+            sums=sums_at(sums, at),
             table=table,
-            fast=_copied(self._fast),
-            recent=self._recent.plus(self._recent_before),
+            fast=sums_at(self.short.fast, at),
+            recent=sums_at(self.short.recent, at),
             utilization=_mean(load.utilization, load.utilization_weight),
             inflight=_mean(load.inflight, load.inflight_weight),
             error_share=np.nan_to_num(_mean(load.errors, load.answers)),
@@ -153,35 +129,11 @@ class FactsKeeper:
     def _zone_match(self, zone: str) -> float:
         return float(zone == self.own_zone) if zone and self.own_zone else math.nan
 
-    def _advance(self, names: Names, sums: Sums, now_s: float, decay_s: float) -> None:
-        """Adds what the sums grew by since the last look."""
-        if names != self._names:
-            rows = _places(self._names.classes, names.classes)
-            columns = _places(self._names.endpoints, names.endpoints)
-            for name in ("_fast", "_recent", "_recent_before"):
-                setattr(self, name, _rearranged(getattr(self, name), rows, columns))
-            if self._before is not None:
-                self._before = _rearranged(self._before, rows, columns)
-            self._names = names
-        if self._before is None:
-            # As many calls as the shorter memory would hold of a steady stream.
-            self._fast = _scaled(sums, FAST_S / decay_s)
-            self._turned_s = now_s
-        else:
-            passed_s = max(0.0, now_s - self._at_s)
-            left = math.exp(-passed_s / decay_s)
-            gone = sums.calls < _RESTARTED * left * self._before.calls - _NOTHING
-            for kept in (self._fast, self._recent, self._recent_before, self._before):
-                for column in np.flatnonzero(gone):
-                    kept.forget_endpoint(int(column))
-            if now_s - self._turned_s >= RECENT_S:
-                self._recent_before, self._recent = self._recent, _scaled(sums, 0.0)
-                self._turned_s = now_s
-            grown = _growth(sums, self._before, left)
-            self._fast.decay(math.exp(-passed_s / FAST_S))
-            self._fast = self._fast.plus(grown)
-            self._recent = self._recent.plus(grown)
-        self._before, self._at_s = _copied(sums), now_s
+
+def sums_at(sums: Sums, at: tuple[Index, Index]) -> Sums:
+    """A ledger's sums of some rows and columns, copied."""
+    cells = np.ix_(*at)
+    return Sums(sums.num_s[cells], sums.den[cells], sums.busy_s[at[1]], sums.calls[at[1]])
 
 
 def of_layout(
@@ -202,19 +154,6 @@ def of_layout(
     )
 
 
-def _growth(sums: Sums, before: Sums, left: float) -> Sums:
-    """What was added since; sums that were told anew and are less count as nothing added."""
-    den = sums.den - left * before.den
-    calls = sums.calls - left * before.calls
-    new, called = den > _NOTHING, calls > _NOTHING
-    return Sums(
-        np.where(new, sums.num_s - left * before.num_s, 0.0),
-        np.where(new, den, 0.0),
-        np.where(called, np.maximum(0.0, sums.busy_s - left * before.busy_s), 0.0),
-        np.where(called, calls, 0.0),
-    )
-
-
 def _places(had: Sequence[str], now: Sequence[str]) -> Index:
     """[len(now)]: where each name stood, -1 where it did not."""
     known = {name: place for place, name in enumerate(had)}
@@ -225,26 +164,6 @@ def _carried(values: Array, places: Index) -> Array:
     if len(values) == 0:
         return np.zeros(len(places))
     return np.where(places >= 0, values[places], 0.0)
-
-
-def _rearranged(sums: Sums, rows: Index, columns: Index) -> Sums:
-    fresh = Sums.empty(len(rows), len(columns))
-    row, column = np.flatnonzero(rows >= 0), np.flatnonzero(columns >= 0)
-    here, there = np.ix_(row, column), np.ix_(rows[row], columns[column])
-    fresh.num_s[here], fresh.den[here] = sums.num_s[there], sums.den[there]
-    fresh.busy_s[column], fresh.calls[column] = (
-        sums.busy_s[columns[column]],
-        sums.calls[columns[column]],
-    )
-    return fresh
-
-
-def _scaled(sums: Sums, factor: float) -> Sums:
-    return Sums(sums.num_s * factor, sums.den * factor, sums.busy_s * factor, sums.calls * factor)
-
-
-def _copied(sums: Sums) -> Sums:
-    return _scaled(sums, 1.0)
 
 
 def _finite(values: Array) -> Array:

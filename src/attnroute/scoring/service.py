@@ -20,7 +20,6 @@ from attnroute.features.table import (
     ConcurrencyLearner,
     Estimate,
     Index,
-    Sums,
     TableParameters,
     attribute,
     estimate,
@@ -110,7 +109,9 @@ class ServiceScores:
         self._entered_s: dict[int, float] = {}
         self._from_start: frozenset[int] | None = None
         """Endpoints that were there before the first window: how long is not known."""
-        self.facts = FactsKeeper(own_zone)
+        self.facts = FactsKeeper(self.parameters.decay_s, own_zone)
+        self._restarted: list[int] = []
+        """Columns, since the last scores."""
         self._local: _Local | None = None
         self._in_force: _InForce | None = None
         self._windows = 0
@@ -178,20 +179,13 @@ class ServiceScores:
             usable=local.usable,
         )
         if self.arbiter.needs_facts:
-            facts = self.facts.facts(
-                given,
-                Sums(
-                    sums.num_s[at],
-                    given.calls,
-                    sums.busy_s[local.columns],
-                    sums.calls[local.columns],
-                ),
-                of_layout(table, given.classes, ledger.kinds(), (local.rows, local.columns)),
-                self._ages_s(local.layout, now_s),
-                now_s,
-                self.parameters.decay_s,
-            )
+            self.facts.short.look(sums, now_s, self._restarted)
+            places = (local.rows, local.columns)
+            own = of_layout(table, given.classes, ledger.kinds(), places)
+            ages_s = self._ages_s(local.layout, now_s)
+            facts = self.facts.facts(given, own, places, sums, ages_s)
             given = replace(given, facts=facts)
+        self._restarted = []
         return self._blended(local.layout, given, now_s)
 
     def _ages_s(self, layout: Layout, now_s: float) -> Array:
@@ -251,6 +245,7 @@ class ServiceScores:
 
     def _enter(self, layout: Layout, restarted: list[int], columns: Index, now_s: float) -> None:
         again = set(restarted)
+        self._restarted += restarted
         if self._from_start is None and layout.ids:
             self._from_start = frozenset(layout.ids)
         for index, identity in enumerate(layout.ids):
@@ -314,6 +309,8 @@ class ServiceScores:
             return
         rows, columns = kept
         self._learner.resize(columns, len(columns))
+        self.facts.short.arrange(rows, columns)
+        self._restarted = []
         if self.estimate is not None:
             # Only class means are read from an estimate that is past.
             means = self.estimate.class_mean_s

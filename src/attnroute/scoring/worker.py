@@ -35,7 +35,8 @@ class Run(Generic[_Result]):
             raise self._error
         return self._found[0]
 
-    def _do(self) -> None:
+    def do(self) -> None:
+        """Works, in the thread."""
         try:
             self._found.append(self._work())
         except Exception as error:  # noqa: BLE001 - handed on by `result`
@@ -72,4 +73,4 @@ class ScoringWorker:
 
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:
-            run._do()
+            run.do()

@@ -14,11 +14,15 @@ import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from attnroute import bundle
 from attnroute.dataplane import Simulation, StaleEpochError
 from attnroute.features.merge import FleetTable, Subscriber
+from attnroute.features.schema import schema_hash
 from attnroute.features.view import OwnWindow
+from attnroute.scoring.attention import AttentionScorer, Model
 from attnroute.scoring.service import Scores, ServiceScores
 from attnroute.scoring.windows import WindowReader
 from attnroute.sim.faults import FaultyModel
@@ -50,9 +54,9 @@ class Learning:
     """From each other, too, by a trainer."""
     reports: bool = True
     """False: endpoints report nothing, whatever the scenario says."""
-    model: bool = False
-    """A second scorer stands beside the table: one that says what the table says, until an event
-    `model_fault` makes it lie."""
+    model: bool | str = False
+    """A second scorer stands beside the table: True: one that says what the table says; a path: the
+    bundle in that directory. Until an event `model_fault` makes it lie."""
 
 
 LEARNING_KEYS = tuple(one.name for one in fields(Learning))
@@ -71,6 +75,10 @@ def _without_reports(described: dict[str, Any]) -> bytes:
     # There is nothing left to lose.
     events = [event for event in described["events"] if "report_loss" not in event["action"]]
     return json.dumps(described | {"reports": silent, "events": events}).encode()
+
+
+def _model(directory: str) -> Model:
+    return Model(bundle.read(Path(directory), expected_schema=schema_hash()))
 
 
 def _mean(values: list[float]) -> float | None:
@@ -115,7 +123,11 @@ class _Sidecar:
     def __init__(self, run: _Run, index: int, zone: str) -> None:
         self.plane = _Plane(run.simulation, index)
         self.reader = WindowReader(self.plane)
-        self.model = FaultyModel(run.seed, index) if run.learning.model else None
+        self.model = (
+            FaultyModel(run.seed, index, None if run.model is None else AttentionScorer(run.model))
+            if run.learning.model
+            else None
+        )
         self.scores = ServiceScores(
             sidecars=ASSUMED_SIDECARS,
             now_s=0.0,
@@ -167,6 +179,8 @@ class _Run:
             scenario = _without_reports(described)
         self.seed = seed
         self.learning = learning
+        self.model = _model(learning.model) if isinstance(learning.model, str) else None
+        """Shared by all sidecars."""
         self.simulation = Simulation(scenario, balancer, seed)
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._made = 0

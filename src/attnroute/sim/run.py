@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -105,7 +106,7 @@ def parse_balancer(text: str) -> BalancerSpec:
     """
     name, *settings = text.strip().split(":")
     written: dict[str, Any] = {"type": name}
-    how: dict[str, bool] = {}
+    how: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key or not value:
@@ -116,9 +117,7 @@ def parse_balancer(text: str) -> BalancerSpec:
         found = plain_value(value)
         if name == LEARNED and key in LEARNING_KEYS:
             if not isinstance(found, bool):
-                raise SimulationError(
-                    f"balancer `{text}`: `{key}`: found `{value}`, expected `true` or `false`"
-                )
+                found = _bundle(text, key, value)
             how[key] = found
             continue
         written[key] = found if isinstance(found, bool | int | float) else value
@@ -136,6 +135,20 @@ def parse_balancer(text: str) -> BalancerSpec:
 
 
 _ORACLE = "oracle"
+
+
+def _bundle(text: str, key: str, value: str) -> str:
+    """The directory of a bundle, as `model` takes it besides `true` and `false`."""
+    if key != "model":
+        raise SimulationError(
+            f"balancer `{text}`: `{key}`: found `{value}`, expected `true` or `false`"
+        )
+    if not (Path(value) / "manifest.json").is_file():
+        raise SimulationError(
+            f"balancer `{text}`: `model`: `{value}` holds no `manifest.json`; expected `true`, "
+            "`false` or the directory of a bundle, as `models/default/1.0.0`"
+        )
+    return value
 
 
 def _reason(error: ValidationError) -> str:
