@@ -50,6 +50,9 @@ FAULTS_MAX = 3
 BENCH_S = 60.0
 BENCH_MAX_S = 900.0
 
+GAIN_MIN = 1e-6
+"""gd that is more than what rounding to float32 leaves of none."""
+
 WEIGHT_SHOWN_MIN = 0.01
 """A scorer with less is not named as one of those whose scores are in force."""
 
@@ -73,9 +76,9 @@ class Seat:
     on_bench: bool = False
     benched_until_s: float = -np.inf
     good_steps: int = 0
-    """Steps of the gate in a row with a gain over the table, gd > 0."""
+    """Steps of the gate in a row with a gain over the table."""
     bad_steps: int = 0
-    """The same with a loss, gd < 0."""
+    """The same with a loss that halves its weight."""
     _faults_in_a_row: int = 0
     _bench_s: float = BENCH_S
     _raw_s: Array | None = field(default=None, repr=False)
@@ -95,8 +98,8 @@ class Seat:
             return
         step = self.gate.observe(calls, x_s, table_cost_s, self._raw_s[at])
         if step is not None:
-            self.good_steps = self.good_steps + 1 if self.gate.gd > 0 else 0
-            self.bad_steps = self.bad_steps + 1 if self.gate.gd < 0 else 0
+            self.good_steps = self.good_steps + 1 if self.gate.gd > GAIN_MIN else 0
+            self.bad_steps = self.bad_steps + 1 if self.gate.weight < 0.5 else 0
             if self.good_steps >= CONFLICT_STEPS:
                 self.in_conflict = False
 

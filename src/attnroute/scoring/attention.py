@@ -41,6 +41,9 @@ KV_ROWS = 4096
 RESULT_AGE_MAX_S = 30.0
 """How long the last finished run serves while newer ones are not there."""
 
+OVERTIME_S = 1.0
+"""A run that takes longer has missed the next tick."""
+
 INT8_RANKS_MIN = 0.97
 """Share of the probe's classes whose fastest endpoint the int8 graphs must leave within 5 %."""
 
@@ -287,7 +290,8 @@ class AttentionScorer:
         """Runs that were not begun because the one before was not over."""
         self.late = 0
         """Runs that were not waited for to the end."""
-        self.late_in_a_row = 0
+        self.slow_in_a_row = 0
+        """Ticks at which a run was not over yet, or took longer than a tick."""
         self.run_s = 0.0
         """Seconds that the last finished run took."""
         self._worker = worker
@@ -316,7 +320,7 @@ class AttentionScorer:
             self._begin(given.facts, self._worker)
         else:
             self.skipped += 1
-            self.late_in_a_row += 1
+            self.slow_in_a_row += 1
         last = self._last
         if last is None or self._now_s() - last.began_s > RESULT_AGE_MAX_S:
             return _nothing(given)
@@ -329,11 +333,8 @@ class AttentionScorer:
         if self._pending is None:  # another service's run takes long
             self.skipped += 1
             return
-        if self._finish(self._budget_s):
-            self.late_in_a_row = 0
-        else:
+        if not self._finish(self._budget_s):
             self.late += 1
-            self.late_in_a_row += 1
 
     def _finish(self, timeout_s: float) -> bool:
         """Takes what the pending run said; True if it is over. Raises what it raised."""
@@ -342,6 +343,7 @@ class AttentionScorer:
             return False
         self._pending = None
         self._last = pending.result()
+        self.slow_in_a_row = self.slow_in_a_row + 1 if self.run_s > OVERTIME_S else 0
         return True
 
     def _run(self, facts: Facts) -> _Result:

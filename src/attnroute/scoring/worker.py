@@ -48,7 +48,8 @@ class Run(Generic[_Result]):
 class ScoringWorker:
     """The thread begins with the first run and ends with `close`, or with the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "attnroute-score") -> None:
+        self._name = name
         self._queue: SimpleQueue[Run[Any] | None] = SimpleQueue()
         self._current: Run[Any] | None = None
         self._thread: threading.Thread | None = None
@@ -58,7 +59,7 @@ class ScoringWorker:
         if self._current is not None and not self._current.wait(0.0):
             return None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="attnroute-score", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         run = Run(work)
         self._current = run

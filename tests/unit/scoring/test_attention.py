@@ -214,7 +214,7 @@ def test_while_a_run_takes_long_the_last_one_serves_and_none_is_begun() -> None:
     other = facts(seed=1)
     for _ in range(4):
         assert scorer.score(given(other)) is first
-    assert (scorer.runs, scorer.late, scorer.skipped, scorer.late_in_a_row) == (1, 1, 3, 4)
+    assert (scorer.runs, scorer.late, scorer.skipped, scorer.slow_in_a_row) == (1, 1, 3, 3)
     clock.advance(attention.RESULT_AGE_MAX_S + 1)
     old = scorer.score(given(other))
     assert (old.confidence == 0).all()
@@ -222,7 +222,7 @@ def test_while_a_run_takes_long_the_last_one_serves_and_none_is_begun() -> None:
     opened(scorer, gate)
     scorer._budget_s = patience_s()
     scorer.score(given(other))
-    assert scorer.late_in_a_row == 0
+    assert scorer.slow_in_a_row == 0
     assert scorer.runs == 3
     worker.close()
 
@@ -234,7 +234,7 @@ def test_one_service_that_takes_long_does_not_make_another_wait() -> None:
     assert (scorer.score(given(known)).confidence == 0).all()  # nothing has been said yet
     other = AttentionScorer(Model(models.small_bundle()), worker=worker, budget_s=patience_s())
     assert (other.score(given(known)).confidence == 0).all()
-    assert (other.skipped, other.late_in_a_row) == (1, 0)
+    assert (other.skipped, other.slow_in_a_row) == (1, 0)
     opened(scorer, gate)
     assert (other.score(given(known)).confidence == 1).all()
     worker.close()
