@@ -1,4 +1,4 @@
-"""The trainer process: the fleet exchange, and the data to train on.
+"""The trainer process: the fleet exchange, the data to train on, and the registry of bundles.
 
 One asyncio loop. The exchange ticks each second; the source is looked at each interval and what
 went up since is kept, so many intervals of it. A source that fails costs nothing but its data: the
@@ -11,7 +11,9 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import ssl
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +24,24 @@ from typing import Protocol
 from attnroute import __version__, logs
 from attnroute.admin.http import HttpServer, Readiness, make_app
 from attnroute.admin.trainer_metrics import TrainerMetrics
+from attnroute.bundle import BundleLimits
+from attnroute.bundle.signature import load_signing_key
 from attnroute.clock import Clock, SystemClock
-from attnroute.errors import AttnrouteError, InvalidFileError, StartError
+from attnroute.errors import (
+    AttnrouteError,
+    BundleError,
+    InvalidFileError,
+    RegistryError,
+    StartError,
+)
+from attnroute.fleet.messages import ModelReport
 from attnroute.fleet.server import FleetLimits, FleetServer
 from attnroute.logs import fields
-from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, load_trainer
+from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, RegistryKeys, load_trainer
 from attnroute.process import StopSignals, announce_ports, keep_running
+from attnroute.publishing import Publisher, PublishRules
+from attnroute.registry.server import RegistryServer, ServerLimits
+from attnroute.registry.store import Store
 from attnroute.telemetry.fetch import Credentials, Fetcher, FetchLimits, TlsFiles
 from attnroute.telemetry.increases import IncreaseBook, Increases, LabelRules, Page
 from attnroute.telemetry.prometheus import PrometheusSource
@@ -40,6 +54,8 @@ logger = logging.getLogger(__name__)
 EXIT_OK = 0
 EXIT_INTERRUPTED = 130
 STALE_INTERVALS = 3
+JUDGE_S = 2.0
+"""How often what gates say is looked at, and the leader's place kept."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ def run(options: Options) -> int:
 async def _main(options: Options) -> int:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(
-        ThreadPoolExecutor(max_workers=2, thread_name_prefix="attnroute-work")
+        ThreadPoolExecutor(max_workers=4, thread_name_prefix="attnroute-work")
     )
     stops = StopSignals(loop)
     try:
@@ -105,6 +121,9 @@ class Trainer:
         self._closing = False
         self._metrics = TrainerMetrics(__version__)
         exchange = loaded.file.fleet
+        self._models = None
+        if loaded.file.registry is not None:
+            self._models = _Models(loaded, loaded.file.registry, clock, self._metrics)
         self._fleet = FleetServer(
             trainer=os.urandom(16),
             clock=clock,
@@ -115,6 +134,7 @@ class Trainer:
                 endpoints=exchange.max_endpoints,
             ),
             events=self._metrics,
+            services=() if self._models is None else (self._models.server.handler,),
         )
         self._http = HttpServer(make_app(self, __version__, process="trainer"))
         self._source, self._interval_s = _source(loaded, clock, self._fleet.pages)
@@ -149,6 +169,8 @@ class Trainer:
             ),
             "http": self._http.bind(file.http, self._loaded.position("http")),
         }
+        if self._models is not None:
+            await self._models.start(self._fleet.reports)
         await self._fleet.start()
         await self._http.start()
         self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
@@ -194,6 +216,8 @@ class Trainer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._models is not None:
+            await self._models.stop()
         await self._fleet.stop()
         await self._http.stop()
         await self._source.close()
@@ -207,6 +231,79 @@ class Trainer:
             await self.look()
             next_s = max(next_s + self._interval_s, self._clock.now_s())
             await asyncio.sleep(max(0.0, next_s - self._clock.now_s()))
+
+
+class _Models:
+    """Bundles: kept, served, published, and moved by what gates say."""
+
+    def __init__(
+        self, loaded: LoadedTrainer, keys: RegistryKeys, clock: Clock, metrics: TrainerMetrics
+    ) -> None:
+        self._loaded = loaded
+        self._keys = keys
+        directory = loaded.resolve(keys.directory)
+        assert directory is not None, "the key is required"
+        self.store = Store(directory, limits=BundleLimits(keys.max_bytes))
+        self.server = RegistryServer(
+            self.store,
+            limits=ServerLimits(keys.max_streams),
+            events=metrics,
+            allow_changes=keys.allow_changes,
+        )
+        self._clock = clock
+        self._metrics = metrics
+        self._reports: Callable[[], Sequence[ModelReport]] = tuple
+        self._publisher: Publisher | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, reports: Callable[[], Sequence[ModelReport]]) -> None:
+        """reports: what the gates of the fleet say now. Raises StartError."""
+        self._reports = reports
+        try:
+            self._publisher = await asyncio.to_thread(self._make_publisher)
+        except (BundleError, RegistryError) as error:
+            place = self._loaded.position("registry")
+            raise StartError(f"{place}: {error}") from error
+        self.server.start()
+        self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
+
+    async def stop(self) -> None:
+        """Ends streams, and leaves publishing to another trainer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._publisher is not None:
+            await asyncio.to_thread(self._publisher.close)
+        await self.server.stop()
+
+    def _make_publisher(self) -> Publisher:
+        keys, rules = self._keys, self._loaded.file.publishing
+        key_file = self._loaded.resolve(keys.signing_key)
+        publisher = Publisher(
+            self.store,
+            keys.name,
+            PublishRules(
+                interval_s=rules.interval.total_seconds(),
+                keep=keys.keep,
+                first=rules.channel,
+                windows=rules.windows,
+                reports=rules.reports,
+            ),
+            self._clock,
+            self._metrics,
+            holder=uuid.uuid4().hex,
+            who=f"{socket.gethostname()}:{os.getpid()}",
+            key=None if key_file is None else load_signing_key(key_file),
+        )
+        publisher.prepare()
+        return publisher
+
+    async def _look_forever(self) -> None:
+        while True:
+            assert self._publisher is not None, "it was made before this began"
+            await asyncio.to_thread(self._publisher.renew)
+            await asyncio.to_thread(self._publisher.judge, self._reports())
+            await asyncio.sleep(JUDGE_S)
 
 
 def _source(

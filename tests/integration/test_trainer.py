@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.http_server import HttpPeer, http_peer, page
 from tests.support.prometheus import PROMTOOL, prometheus
 from tests.support.sidecar import http_get
-from tests.support.wait import patience_s, until, until_blocking
+from tests.support.trainer import MINIMAL, trainer_process
+from tests.support.wait import patience_s, until
 from tests.support.windows import attributed, service_window
 
 from attnroute.clock import SystemClock
@@ -34,31 +33,6 @@ from attnroute.trainer import Trainer
 A, B = "10.0.0.1:1", "10.0.0.2:1"
 GET, PUT = "/cart/Get;bytes=..1024", '/cart/Put;bytes=unknown;x-tier="gold"'
 CLOCK = SystemClock()
-
-
-@contextmanager
-def trainer_process(directory: Path, text: str) -> Iterator[tuple[subprocess.Popen[bytes], Any]]:
-    """`attnroute trainer` and its bound addresses."""
-    file, ports = directory / "trainer.yaml", directory / "ports.json"
-    file.write_text(text)
-    ports.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attnroute", "trainer", "--config", str(file),
-         "--ports-file", str(ports)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        until_blocking(lambda: ports.exists() or process.poll() is not None, "the ports file")
-        assert process.poll() is None, process.stderr and process.stderr.read().decode()
-        yield process, json.loads(ports.read_bytes())
-    finally:
-        process.kill()
-        process.wait(patience_s())
-        if process.stderr is not None:
-            process.stderr.close()
-
-
-MINIMAL = 'fleet: {address: "127.0.0.1:0"}\nhttp: "127.0.0.1:0"\n'
 
 
 class Silent:

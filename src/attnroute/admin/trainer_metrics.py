@@ -21,6 +21,8 @@ FLEET_LIMITS = (
     "fleet.max_classes",
     "fleet.max_endpoints",
 )
+REGISTRY_LIMITS = ("registry.max_streams",)
+PUBLISH_REFUSALS = ("too_soon", "follower", "frozen", "conflict", "disk")
 FLEET_DROPS = ("malformed", "unknown", "again", "cell")
 
 
@@ -47,7 +49,7 @@ class TrainerMetrics:
         self._limits = self._counter(
             "limit_hits", "Times a limit of the trainer's file was reached.", "limit"
         )
-        for limit in FLEET_LIMITS:
+        for limit in (*FLEET_LIMITS, *REGISTRY_LIMITS):
             self._limits.labels(limit)
         self._sidecars = self._gauge(
             "fleet_sidecars", "Sidecars with calls to the service in the last 3 s.", "service"
@@ -71,6 +73,32 @@ class TrainerMetrics:
         )
         self._calls = self._counter("observed_calls", "Successful calls seen through the source.")
         self._targets = self._gauge("source_sidecars", "Sidecars that the source showed of late.")
+        self._add_registry()
+
+    def _add_registry(self) -> None:
+        self._streams = self._gauge("registry_streams", "Channels watched and files sent now.")
+        self._sent = self._counter("registry_sent_bytes", "Bytes of bundles that were sent.")
+        self._leads = self._gauge(
+            "publisher_leads", "1 while this trainer is the one that publishes, else 0."
+        )
+        self._published = self._counter("bundles_published", "Bundles that were published.")
+        self._refusals = self._counter(
+            "publish_refusals",
+            "Bundles that were not published, and channels that did not move: `too_soon`, another "
+            "trainer publishes (`follower`), the channel is `frozen`, somebody else was faster "
+            "(`conflict`), the `disk` or the directory does not take it.",
+            "reason",
+        )
+        for reason in PUBLISH_REFUSALS:
+            self._refusals.labels(reason)
+        self._moves = self._counter(
+            "channel_moves", "Times a channel was moved: `published`, `promoted`, `taken` back.",
+            "channel",
+            "reason",
+        )  # fmt: skip
+        self._pointing = self._gauge(
+            "model_info", "1 for the version that a channel points at.", "channel", "version"
+        )
 
     def fleet_window(self, service: str) -> None:
         """attnroute.fleet.server.FleetEvents."""
@@ -115,6 +143,36 @@ class TrainerMetrics:
         """What the last look brought."""
         self._calls.inc(calls)
         self._targets.set(sidecars)
+
+    def registry_limit(self, limit: str) -> None:
+        """attnroute.registry.server.RegistryEvents."""
+        self._limits.labels(limit).inc()
+
+    def registry_streams(self, open_streams: int) -> None:
+        """attnroute.registry.server.RegistryEvents."""
+        self._streams.set(open_streams)
+
+    def registry_sent(self, sent_bytes: int) -> None:
+        """attnroute.registry.server.RegistryEvents."""
+        self._sent.inc(sent_bytes)
+
+    def bundle_published(self, version: str) -> None:  # noqa: ARG002 # of no use as a label
+        """attnroute.publishing.PublishEvents."""
+        self._published.inc()
+
+    def publish_refused(self, reason: str) -> None:
+        """attnroute.publishing.PublishEvents."""
+        self._refusals.labels(reason).inc()
+
+    def channel_moved(self, channel: str, version: str, why: str) -> None:
+        """attnroute.publishing.PublishEvents."""
+        self._moves.labels(channel, why).inc()
+        self._pointing.remove_by_labels({"channel": channel})
+        self._pointing.labels(channel, version).set(1)
+
+    def publisher_leads(self, *, leads: bool) -> None:
+        """attnroute.publishing.PublishEvents."""
+        self._leads.set(leads)
 
     def watch_staleness(self, stale: Callable[[], bool]) -> None:
         """Asks at every scrape whether the source is stale."""

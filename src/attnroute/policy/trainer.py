@@ -25,6 +25,8 @@ __all__ = [
     "Exchange",
     "LoadedTrainer",
     "PrometheusServer",
+    "Publishing",
+    "RegistryKeys",
     "Scrape",
     "Source",
     "TrainerFile",
@@ -33,6 +35,9 @@ __all__ = [
 ]
 
 _S = timedelta(seconds=1)
+_MODEL = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+"""Repeats attnroute.bundle.manifest.NAME, since a check of a file need not load numpy; a test holds
+them together."""
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -60,6 +65,12 @@ def _parse_url(value: object) -> str:
     return value
 
 
+def _parse_model_name(value: object) -> str:
+    if not isinstance(value, str) or not _MODEL.fullmatch(value):
+        raise ValueError("expected lower-case letters, digits, `.`, `_`, `-`")
+    return value
+
+
 def _parse_label(value: object) -> str:
     if not isinstance(value, str) or not _LABEL.fullmatch(value):
         raise ValueError("expected the name of a label: letters, digits and `_`")
@@ -70,6 +81,9 @@ Host = Annotated[str, Parsed(_parse_host, {"type": "string", "pattern": "^.+:[0-
 Url = Annotated[str, Parsed(_parse_url, {"type": "string", "pattern": "^https?://"})]
 Label = Annotated[str, Parsed(_parse_label, {"type": "string", "pattern": f"^{_LABEL.pattern}$"})]
 Interval = Annotated[timedelta, duration(timedelta(milliseconds=100), timedelta(minutes=5))]
+ModelName = Annotated[
+    str, Parsed(_parse_model_name, {"type": "string", "pattern": f"^{_MODEL.pattern}$"})
+]
 BodyBytes = Annotated[int, size(1 << 10, 1 << 30)]
 
 
@@ -172,6 +186,68 @@ class Source(Strict):
     prometheus: PrometheusServer | None = Field(default=None, description="From a server.")
 
 
+class RegistryKeys(Strict):
+    """Where bundles are kept; they are served at `fleet.address`. Hits of limits are counted in
+    `attnroute_trainer_limit_hits_total{limit}`."""
+
+    directory: FilePath = Field(
+        description="A directory of bundles, `<name>/<version>/`, relative to the trainer's file; "
+        "made if it is not there. Several trainers may share it: one of them publishes."
+    )
+    name: ModelName = Field(
+        default="default", description="Name of the model that is trained and published."
+    )
+    keep: int = Field(
+        default=20,
+        ge=2,
+        le=10_000,
+        description="Bundles that stay, besides those that channels hold.",
+    )
+    max_bytes: Annotated[int, size(1 << 20, 1 << 30)] = Field(
+        default=32 << 20, description="Of one bundle."
+    )
+    max_streams: int = Field(
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description="Channels that are watched and files that are sent at a time.",
+    )
+    allow_changes: bool = Field(
+        default=False,
+        description="Whether whoever reaches `fleet.address` may move channels, as "
+        "`attnroute model promote` does. Else they are moved in the directory.",
+    )
+    signing_key: FilePath | None = Field(
+        default=None,
+        description="PEM file with an ed25519 key, relative to the trainer's file, that signs what "
+        "is published.",
+    )
+
+
+class Publishing(Strict):
+    """Which channels move, and when."""
+
+    interval: Annotated[timedelta, duration(_S, timedelta(days=1))] = Field(
+        default=60 * _S, description="At least between two bundles."
+    )
+    channel: ModelName = Field(
+        default="canary",
+        description="The channel that a bundle comes to first; `stable`: without a trial.",
+    )
+    windows: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="Windows that a gate has judged before its word counts.",
+    )
+    reports: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="Gates, one a sidecar and service, that have to speak before `stable` follows.",
+    )
+
+
 class TrainerFile(Strict):
     """The whole file."""
 
@@ -184,6 +260,12 @@ class TrainerFile(Strict):
     )
     keep: int = Field(
         default=60, ge=2, le=10_000, description="Intervals of training data that are kept."
+    )
+    registry: RegistryKeys | None = Field(
+        default=None, description="Bundles; default none are kept or served."
+    )
+    publishing: Publishing = Field(
+        default=Publishing(), description="From a trained bundle to the channels."
     )
 
 
@@ -236,6 +318,10 @@ def _rules(tree: Tree) -> Iterator[Problem]:
                 "its calls would count twice; remove one",
             )  # fmt: skip
         seen.setdefault(address, index)
+    if tree.has(("publishing",)) and not tree.has(("registry",)):
+        yield tree.key_problem(
+            ("publishing",), "`publishing` stands without `registry`; write where bundles are kept"
+        )
     server = ("source", "prometheus")
     if tree.has((*server, "bearer_token_file")) and tree.has((*server, "basic_auth")):
         yield tree.key_problem(

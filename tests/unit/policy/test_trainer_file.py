@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from attnroute.bundle.manifest import NAME
 from attnroute.errors import TrainerFileError
+from attnroute.policy import trainer as trainer_file
 from attnroute.policy.trainer import json_schema, load_trainer
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -31,6 +33,23 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
     assert loaded.file.source.scrape is not None
     assert loaded.file.source.scrape.sidecars == ()
     assert loaded.position("fleet", "address") == f"{loaded.path}:1:1"
+
+
+def test_bundles(tmp_path: Path) -> None:
+    text = "registry: {directory: models, signing_key: key}\npublishing: {interval: 90s}\n"
+    loaded = load_trainer(load(tmp_path, text))
+    registry = loaded.file.registry
+    assert registry is not None
+    assert loaded.resolve(registry.directory) == tmp_path / "models"
+    assert (registry.name, registry.keep, registry.max_bytes) == ("default", 20, 32 << 20)
+    assert (registry.allow_changes, registry.max_streams) == (False, 4_096)
+    assert loaded.file.publishing.interval == timedelta(seconds=90)
+    assert loaded.file.publishing.channel == "canary"
+    assert load_trainer(load(tmp_path, "keep: 60\n")).file.registry is None
+
+
+def test_names_of_models_are_those_of_bundles() -> None:
+    assert trainer_file._MODEL.pattern == NAME
 
 
 def test_a_server(tmp_path: Path) -> None:
@@ -57,6 +76,11 @@ TWO_CREDENTIALS = (
     ("text", "place", "words"),
     [
         ("sorce: {}\n", "1:1", "did you mean `source`?"),
+        ("publishing: {interval: 1m}\n", "1:1", "`publishing` stands without `registry`"),
+        ("registry: {}\n", "1:11", "`directory`"),
+        ("registry: {directory: m, name: ../x}\n", "1:32", "expected lower-case letters"),
+        ("registry: {directory: m, keep: 1}\n", "1:32", "2"),
+        ("registry: {directory: m, max_bytes: 1KiB}\n", "1:37", "1MiB"),
         ("source: {}\n", "1:9", "write exactly one"),
         (
             "source:\n  scrape: {sidecars: [a:1]}\n  prometheus: {url: http://p}\n",
@@ -94,4 +118,6 @@ def test_a_mistake_is_told_with_its_place(
 def test_the_schema_names_the_keys() -> None:
     schema = json_schema()
     assert schema["title"] == "attnroute trainer"
-    assert set(schema["properties"]) == {"fleet", "http", "source", "keep"}
+    assert set(schema["properties"]) == {
+        "fleet", "http", "source", "keep", "registry", "publishing",
+    }  # fmt: skip
