@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.test_trainer import MINIMAL, trainer_process
 from tests.support.prometheus import PROMTOOL
 from tests.support.sidecar import Sidecar, http_get, minimal_policy
 from tests.support.sync_peer import sync_channel, sync_peer, unary
+from tests.support.trainer import MINIMAL, trainer_process
 from tests.support.wait import patience_s
 
 CALLS = 20
