@@ -73,7 +73,7 @@ HOMES = {
     "httpx2": ("telemetry.fetch",),
     "starlette": ("admin.http",),
     "uvicorn": ("admin.http",),
-    "matplotlib": ("demo", "sim.report"),
+    "matplotlib": ("demo", "sim.report", "train.plots"),
     "dns": ("discovery.dns",),
     "opentelemetry": ("telemetry.traces",),
     "cryptography": ("bundle.signature", "bundle.read", "bundle.write", "registry", "publishing"),

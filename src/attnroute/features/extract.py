@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnroute.features.facts import Facts
+from attnroute.features.neighbours import neighbours
 from attnroute.features.schema import (
     CLASS_FEATURES,
     ENDPOINT_FEATURES,
@@ -258,11 +259,17 @@ def _pair(facts: Facts) -> dict[str, Array]:
         _FAST_CALLS * table.cost_s
     )
     other = np.array([name == OTHER for name in facts.classes], dtype=bool)
+    near = neighbours(facts)
+    usual = np.log(table.class_mean_s[:, None] * table.endpoint_factor / table.cost_s)
     return {
         "ratio": np.log(table.cost_s / table.class_mean_s[:, None]),
         "fast_ratio": np.log(fast_s / ((fast.den + _FAST_CALLS) * table.cost_s)),
         "calls": np.log1p(facts.sums.den) / 4.0,
         "fast_calls": np.log1p(fast.den) / 4.0,
         "pair_factor": np.broadcast_to(np.log(table.endpoint_factor), shape),
+        "endpoint_neighbours": usual + near.endpoint_ratio,
+        "endpoint_neighbour_calls": np.log1p(near.endpoint_calls) / 4.0,
+        "kind_neighbours": usual + near.kind_ratio,
+        "kind_neighbour_calls": np.log1p(near.kind_calls) / 4.0,
         "residual": np.broadcast_to(np.where(other, 0.0, 1.0)[:, None], shape),
     }

@@ -106,6 +106,10 @@ PAIR_FEATURES: tuple[FeatureSpec, ...] = (
     FeatureSpec("calls", "calls", "ln(1 + x)/4", 0.0),
     FeatureSpec("fast_calls", "calls", "ln(1 + x)/4", 0.0),
     FeatureSpec("pair_factor", "1", "ln f", 0.0),
+    FeatureSpec("endpoint_neighbours", "1", "ln(cm f e^x/S0), similar endpoints", 0.0),
+    FeatureSpec("endpoint_neighbour_calls", "calls", "ln(1 + x)/4", 0.0),
+    FeatureSpec("kind_neighbours", "1", "ln(cm f e^x/S0), similar methods", 0.0),
+    FeatureSpec("kind_neighbour_calls", "calls", "ln(1 + x)/4", 0.0),
     FeatureSpec("residual", "1", "0 for the class `other`, whose S is S0; else 1", 1.0),
 )
 """Columns of `pair`. The last one switches the network's correction."""

@@ -92,6 +92,8 @@ class Routed:
     delta: Tensor
     """The correction before its bound."""
     log_sigma: Tensor
+    logits: Tensor
+    """Of P, before its uniform share."""
 
 
 class Score(nn.Module):
@@ -160,7 +162,7 @@ class Score(nn.Module):
         logits = torch.where(usable > 0, logits / self.temperature, torch.full_like(logits, -1e9))
         chosen = torch.softmax(logits, dim=1)
         probability = (1.0 - c.explore) * chosen + c.explore * usable / usable.sum()
-        return Routed(cost_s, torch.exp(log_sigma), probability, delta, log_sigma)
+        return Routed(cost_s, torch.exp(log_sigma), probability, delta, log_sigma, logits)
 
 
 class Router(nn.Module):

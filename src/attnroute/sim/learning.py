@@ -24,10 +24,10 @@ from attnroute.features.schema import schema_hash
 from attnroute.features.view import OwnWindow
 from attnroute.scoring.attention import AttentionScorer, Model
 from attnroute.scoring.service import Scores, ServiceScores
-from attnroute.scoring.windows import WindowReader
+from attnroute.scoring.windows import TakenWindow, WindowReader
 from attnroute.sim.faults import FaultyModel
 
-__all__ = ["LEARNED", "LEARNING_KEYS", "Learning", "play_learned"]
+__all__ = ["LEARNED", "LEARNING_KEYS", "Learning", "Watch", "play_learned"]
 
 WINDOW_S = 1.0
 EXCHANGE_S = 0.005
@@ -62,10 +62,17 @@ class Learning:
 LEARNING_KEYS = tuple(one.name for one in fields(Learning))
 
 
-def play_learned(scenario: bytes, balancer: bytes, seed: int, learning: Learning) -> bytes:
+Watch = Callable[[float, TakenWindow], None]
+"""Told of every window of every sidecar, with the time, before it is learned from."""
+
+
+def play_learned(
+    scenario: bytes, balancer: bytes, seed: int, learning: Learning, watch: Watch | None = None
+) -> bytes:
     """Plays a scenario whose balancer goes by scores; the JSON of the outcome, with what was known
     in the end under `learning`."""
     run = _Run(scenario, balancer, seed, learning)
+    run.watch = watch
     outcome = json.loads(run.play())
     return json.dumps(outcome | {"learning": run.learned()}).encode()
 
@@ -146,10 +153,12 @@ class _Sidecar:
         """Of the second scorer."""
         return self.scores.arbiter.seats[0].weight
 
-    def end_window(self, now_s: float) -> None:
+    def end_window(self, now_s: float, watch: Watch | None) -> None:
         """Learns from the last second and publishes what it says."""
         taken = self.reader.take(_SERVICE)
         if taken is not None:
+            if watch is not None:
+                watch(now_s, taken)
             self.scores.observe(taken.layout, taken.window, taken.usable, now_s, taken.attributes)
         self.publish(now_s)
 
@@ -182,6 +191,7 @@ class _Run:
         self.model = _model(learning.model) if isinstance(learning.model, str) else None
         """Shared by all sidecars."""
         self.simulation = Simulation(scenario, balancer, seed)
+        self.watch: Watch | None = None
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._made = 0
         zones = described["sidecars"]["zones"] or [""]
@@ -245,7 +255,7 @@ class _Run:
 
     def _each_window(self, at_s: float, sidecar: _Sidecar) -> None:
         def end(now_s: float) -> None:
-            sidecar.end_window(now_s)
+            sidecar.end_window(now_s, self.watch)
             self._send(now_s, sidecar)
             self._each_window(now_s + WINDOW_S, sidecar)
 

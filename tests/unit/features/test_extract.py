@@ -103,6 +103,11 @@ def test_pair_columns_by_hand() -> None:
         "calls": (math.log(9) / 4, math.log(9) / 4),
         "fast_calls": (math.log(3) / 4, 0.0),
         "pair_factor": (math.log(0.5), math.log(2)),
+        # A method alone and endpoints without a common pattern: the class's and endpoint's time.
+        "endpoint_neighbours": (0.0, math.log(0.04 / 0.03)),
+        "kind_neighbours": (0.0, math.log(0.04 / 0.03)),
+        "kind_neighbour_calls": (0.0, 0.0),
+        "endpoint_neighbour_calls": (0.0, 0.0),
         "residual": (1.0, 1.0),
     }
     for name, values in expected.items():
