@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.support.scrapes import scrape
 
+from attnroute.features.extract import Matrices
 from attnroute.features.schema import ENDPOINT_FEATURES, METHOD_SLOTS
 from attnroute.sim.scenario import load_scenario
 from attnroute.train.pretrain import PretrainConfig, World, disguised, gain_over, pretrain
@@ -35,13 +36,13 @@ def test_a_disguise_moves_methods_together() -> None:
     other = disguised(sample, np.random.default_rng(3))
     first = [spec.name for spec in ENDPOINT_FEATURES].index("kind_ratio_0")
 
-    def seen(matrices: object) -> np.ndarray:
+    def seen(matrices: Matrices) -> list[list[float]]:
         """[C, E]: the ratio in the slot of each class's method."""
-        endpoint, request_class = matrices.endpoint, matrices.request_class  # type: ignore[attr-defined]
-        block: np.ndarray = endpoint[:, first : first + METHOD_SLOTS]
-        return request_class[:, :METHOD_SLOTS] @ block.T
+        block = matrices.endpoint[:, first : first + METHOD_SLOTS]
+        found: list[list[float]] = (matrices.request_class[:, :METHOD_SLOTS] @ block.T).tolist()
+        return found
 
-    assert (seen(sample.matrices) == seen(other.matrices)).all()
+    assert seen(sample.matrices) == seen(other.matrices)
     moved = other.matrices.request_class[:, :METHOD_SLOTS]
     assert (moved != sample.matrices.request_class[:, :METHOD_SLOTS]).any()
     assert (sample.matrices.pair == other.matrices.pair).all()
