@@ -120,9 +120,10 @@ class DataPlane:
     def metrics(self) -> bytes:
         """Prometheus text, format 0.0.4, of everything the data plane counts."""
 
-    def take_decisions(self, max_rows: int) -> tuple[bytes, int]:
-        """(JSON list of recorded picks, oldest first, each handed out once; number lost so far).
-        A row has what `Decision::describe` in crates/dataplane/src/decisions.rs writes."""
+    def recorded_picks(self, service: str, after: int, count: int) -> tuple[bytes, int, int]:
+        """(JSON list of at most `count` recorded picks of those after that number, oldest first;
+        number of the newest one; picks lost so far, of any service). A row has what
+        `Decision::describe` in crates/dataplane/src/decisions.rs writes."""
 
     def take_spans(self, max_rows: int) -> bytes:
         """JSON list of calls that get a span, oldest first, each handed out once. A row has the
@@ -241,7 +242,7 @@ class Simulation:
         """Plays to the end; the JSON that `simulate` returns."""
 
 def replay(record: bytes) -> bytes:
-    """Computes a recorded pick of `learned` again, from a row of `DataPlane.take_decisions`: JSON
+    """Computes a recorded pick of `learned` again, from a row of `DataPlane.recorded_picks`: JSON
     {"chosen", "identical", "differences": [{"address", "recorded_s", "computed_s"}]}. Raises
     ConfigError for what is no such record."""
 

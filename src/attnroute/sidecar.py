@@ -102,7 +102,7 @@ class Plane(ScorePlane, Protocol):
     def reported(self, service: str, endpoint: str, report: bytes) -> bool: ...
     def metrics(self) -> bytes: ...
     def take_spans(self, max_rows: int) -> bytes: ...
-    def take_decisions(self, max_rows: int) -> tuple[bytes, int]: ...
+    def recorded_picks(self, service: str, after: int, count: int) -> tuple[bytes, int, int]: ...
     def explain(self, service: str, question: bytes) -> bytes: ...
     def scores_in_force(self, service: str) -> bytes: ...
     def reopen_logs(self) -> None: ...
@@ -188,7 +188,7 @@ class Sidecar:
         self._sources = Sources(
             self._overrides, self._metrics, self._state_changed.set, own=self._own
         )
-        self._picks = PickHistory(plane, loaded.policy.picks.keep)
+        self._picks = PickHistory(plane)
         self._reports = OutOfBandReports(plane, self._metrics)
         self._traces = Traces(plane, self._metrics)
         self._learning_metrics = LearningMetrics()
@@ -331,7 +331,6 @@ class Sidecar:
         while True:
             began_s = time.perf_counter()
             self._overrides.expire()
-            self._picks.pull()
             self._telemetry.sample(self._loaded.policy.services)
             self._reports.replace(self._report_plans())
             self._metrics.tick_duration.observe(time.perf_counter() - began_s)
@@ -423,7 +422,6 @@ class Sidecar:
         self._metrics.policy_reloaded("applied")
         self._overrides.keep(loaded.policy.services)
         self._traces.use(exporter)
-        self._picks.configure(loaded.policy.picks.keep, loaded.policy.services)
         self._sources.replace(self._resolvers.plans(loaded))
         await self._learning.configure(loaded, self._admin_bound["http"] or "")
 

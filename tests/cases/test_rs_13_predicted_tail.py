@@ -82,7 +82,7 @@ async def test_rs_13_at_the_tail_that_a_model_predicts_before_anything_was_measu
         assert stream.grpc_status == OK, stream.describe()
         assert tails(plane) == {"unknown": 2, "predicted": 1}
         assert plane.metrics().value("attnroute_hedges_won_total") == 1
-        rows = json.loads(plane.plane.take_decisions(100)[0])
+        rows = json.loads(plane.plane.recorded_picks("test", 0, 100)[0])
         first, second = rows[-2:]
         assert (second["left_out"], first["left_out"]) == ([first["endpoint"]], [])
         for row in rows:

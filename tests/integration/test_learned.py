@@ -46,8 +46,10 @@ async def test_calls_go_where_their_class_costs_least_and_records_compute_again(
         for _ in range(CALLS):
             await call(client, 10)
         await plane.until_ended(CALLS + 1)
-        rows = json.loads(plane.plane.take_decisions(1_000)[0])
+        rows = json.loads(plane.plane.recorded_picks("test", 0, 1_000)[0])
         assert len(rows) >= CALLS
+        names = {one.name for one in classes(plane.plane.classes("test"))[1]}
+        assert {row["request_class"] for row in rows[-CALLS:]} <= names - {"other"}
         for row in rows:
             assert json.loads(replay(json.dumps(row).encode()))["identical"], row
         assert {row["endpoint"] for row in rows[-CALLS:]} == {other.address}

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from attnroute.dataplane import ENDPOINT_DTYPE, ConfigError
 
+PICKS_KEPT = 1_000
+
 
 @dataclass
 class _Service:
@@ -30,7 +32,7 @@ class FakePlane:
         self.snapshots_taken = 0
         self.reports: list[tuple[str, str, bytes]] = []
         self.lists_taken = 0
-        self.decisions: list[dict[str, Any]] = []
+        self.picks: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.explanation: dict[str, Any] = {}
         self.scores: dict[str, dict[str, Any]] = {}
@@ -71,9 +73,10 @@ class FakePlane:
         for name, value in columns.items():
             self._services[service].table[index][name] = value
 
-    def take_decisions(self, max_rows: int) -> tuple[bytes, int]:
-        taken, self.decisions = self.decisions[:max_rows], self.decisions[max_rows:]
-        return json.dumps(taken).encode(), 0
+    def recorded_picks(self, service: str, after: int, count: int) -> tuple[bytes, int, int]:
+        kept = list(enumerate(self.picks.get(service, []), 1))[-PICKS_KEPT:]
+        rows = [{**row, "number": number} for number, row in kept if number > after]
+        return json.dumps(rows[:count]).encode(), len(self.picks.get(service, [])), 0
 
     def scores_in_force(self, service: str) -> bytes:
         return json.dumps(self.scores.get(service)).encode()

@@ -30,7 +30,7 @@ use crate::call_record::Picks;
 use crate::class::Traits;
 use crate::config::{RouteConfig, WhenFull};
 use crate::deadline;
-use crate::decisions::Sight;
+use crate::decisions::{Decisions, Sight};
 use crate::exchange::{CallGuard, Exchange, Parts as ExchangeParts};
 use crate::fault::Fault;
 use crate::grpc::{self, Code};
@@ -382,8 +382,8 @@ impl Call {
         tried.add(attempt.endpoint().id);
         self.tried.set(tried);
         if let Some((uri, sight)) = sight {
-            let decisions = &self.thread.shared.decisions;
-            decisions.record(&self.service, uri, &attempt, sight);
+            let recording = &self.thread.shared.recording;
+            Decisions::record(recording, &self.service, uri, &attempt, sight);
         }
         if let Some(picks) = &self.picks {
             picks.borrow_mut().note(&attempt);

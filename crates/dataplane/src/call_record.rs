@@ -170,7 +170,7 @@ impl EndedCall {
             service: self.service.as_ref().map(|service| service.name.as_str()),
             method: record.uri.path(),
             authority: record.authority.as_ref().map(Authority::as_str),
-            endpoint: picked.map(|(endpoint, _)| endpoint.name.as_str()),
+            endpoint: picked.map(|(endpoint, _)| endpoint.name.as_ref()),
             reason: picked.map(|(_, reason)| reason.name()),
             attempts: record.picks.attempts,
             grpc_status: self.code.name(),

@@ -83,11 +83,16 @@ pub struct TracingConfig {
 pub struct PicksConfig {
     /// Share of the calls, 0..=1.
     pub sample: f64,
+    /// Records per service.
+    pub keep: usize,
 }
 
 impl Default for PicksConfig {
     fn default() -> Self {
-        Self { sample: 0.01 }
+        Self {
+            sample: 0.01,
+            keep: 1_000,
+        }
     }
 }
 

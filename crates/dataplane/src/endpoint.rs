@@ -32,7 +32,7 @@ pub struct Endpoint {
     /// Where it is dialled.
     pub address: Address,
     /// The value of the `endpoint` label.
-    pub name: String,
+    pub name: Arc<str>,
     /// Hash of the name, the same in every process.
     pub name_hash: u64,
     /// Counters that every data thread shares.
@@ -156,7 +156,7 @@ impl Endpoint {
     /// A new endpoint of a service, whose crowd its attempts are counted in, too.
     #[must_use]
     pub fn of_service(id: u64, address: Address, crowd: Arc<Crowd>) -> Self {
-        let name = address.to_string();
+        let name: Arc<str> = address.to_string().into();
         Self {
             id,
             address,

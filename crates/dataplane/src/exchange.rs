@@ -516,7 +516,7 @@ impl Exchange {
     fn endpoint(&self) -> String {
         self.attempt
             .as_ref()
-            .map(|attempt| attempt.endpoint().name.clone())
+            .map(|attempt| attempt.endpoint().name.to_string())
             .unwrap_or_default()
     }
 

@@ -115,7 +115,7 @@ fn by_costs(
     let mut examined = rule.examine(snapshot.view(), left, now_ns, request.class);
     let table = rule.table();
     let row = table.row(snapshot.learning.classes.place(request.class).0);
-    let name = |index: u32| snapshot.members[index as usize].endpoint.name.as_str();
+    let name = |index: u32| snapshot.members[index as usize].endpoint.name.as_ref();
     let rows: Vec<_> = examined
         .iter()
         .map(|one| {
@@ -163,7 +163,7 @@ fn by_weights(snapshot: &Snapshot, left: &[u32], now_ns: u64, rule: u32) -> Valu
         let weight = |index: &u32| weights[*index as usize];
         weight(other).total_cmp(&weight(one))
     });
-    let name = |index: &u32| snapshot.members[*index as usize].endpoint.name.as_str();
+    let name = |index: &u32| snapshot.members[*index as usize].endpoint.name.as_ref();
     let rows: Vec<_> = left
         .iter()
         .map(|index| {

@@ -110,9 +110,9 @@ fn records(page: &mut Page, data_plane: &DataPlane) {
     page.family(
         "attnroute_pick_records_dropped_total",
         "counter",
-        "Recorded picks that were lost before the control side took them",
+        "Picks that were not recorded because the records were just being read",
     );
-    let dropped = shared.decisions.dropped();
+    let dropped = shared.recording.dropped();
     page.sample("attnroute_pick_records_dropped_total", &[], dropped);
     page.family(
         "attnroute_spans_dropped_total",
@@ -425,7 +425,7 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
         service.visit_endpoints(|endpoint| {
             let labels = [
                 ("service", name.as_str()),
-                ("endpoint", endpoint.name.as_str()),
+                ("endpoint", endpoint.name.as_ref()),
             ];
             page.statuses(
                 "attnroute_endpoint_requests_total",
@@ -472,7 +472,7 @@ fn endpoints(page: &mut Page, data_plane: &DataPlane) {
             service.visit_endpoints(|endpoint| {
                 let labels = [
                     ("service", name.as_str()),
-                    ("endpoint", endpoint.name.as_str()),
+                    ("endpoint", endpoint.name.as_ref()),
                 ];
                 page.sample(family, &labels, read(endpoint));
             });

@@ -110,7 +110,7 @@ async fn collected(body: &mut RecvStream) -> Result<BytesMut, NoReply> {
 fn request(endpoint: &Endpoint, path: &'static str, timeout: Duration) -> Request<()> {
     let authority = match &endpoint.address {
         Address::Unix(_) => "localhost",
-        Address::Tcp(_) => endpoint.name.as_str(),
+        Address::Tcp(_) => endpoint.name.as_ref(),
     };
     let uri = Uri::builder()
         .scheme(Scheme::HTTP)

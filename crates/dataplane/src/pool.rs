@@ -414,7 +414,7 @@ impl Entry {
             let over = drive(&thread, &entry, driver, &connection, &alarm).await;
             if let Some(limit) = over {
                 thread.shared.stats.hit(limit);
-                let (endpoint, limit) = (&entry.endpoint.name, limit.name());
+                let (endpoint, limit) = (&*entry.endpoint.name, limit.name());
                 tracing::warn!(endpoint, limit, "connection to an endpoint cut off");
             }
             entry.ended(&thread, &connection);
@@ -600,7 +600,7 @@ impl LeaseError {
 
     /// What the client is told.
     pub(crate) fn fault(self, service: &Service, endpoint: &Endpoint) -> Fault {
-        let (service, endpoint) = (service.name.clone(), endpoint.name.clone());
+        let (service, endpoint) = (service.name.clone(), endpoint.name.to_string());
         match self {
             Self::Connect(cause) => Fault::Connect {
                 service,

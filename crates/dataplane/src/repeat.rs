@@ -227,7 +227,7 @@ impl Repeat {
                 let one = self.tries.remove(place);
                 let timeout = self.plan.per_try_timeout().unwrap_or_default();
                 let fault = Fault::PerTryTimeout {
-                    endpoint: one.attempt.endpoint().name.clone(),
+                    endpoint: one.attempt.endpoint().name.to_string(),
                     timeout_ms: timeout.as_millis() as u64,
                 };
                 self.count_out(one.attempt, &Sample::new(fault.outcome(), 0));
@@ -477,7 +477,7 @@ impl Repeat {
             return Break(Finish::Commit(Box::new(one), response));
         }
         let (mut head, _) = response.into_parts();
-        let name = || one.attempt.endpoint().name.clone();
+        let name = || one.attempt.endpoint().name.to_string();
         if let Some(fault) = check_size(&self.call.thread, &mut head.headers, true, name) {
             self.count_out(one.attempt, &Sample::new(fault.outcome(), 0));
             return self.failed(Failure::Fault(fault), PushBack::Unsaid, false);

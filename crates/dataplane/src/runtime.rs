@@ -22,7 +22,7 @@ use crate::access_log::AccessLog;
 use crate::call_record::EndedCall;
 use crate::clock::Clock;
 use crate::config::{Config, EndpointSetConfig, Limits, Timeouts};
-use crate::decisions::Decisions;
+use crate::decisions::Recording;
 use crate::error::{ConfigError, Error};
 use crate::health::Checks;
 use crate::hedge::Tails;
@@ -63,8 +63,8 @@ pub struct Shared {
     pub stats: Stats,
     /// The routing in force.
     pub routing: ArcSwap<Routing>,
-    /// Picks that were recorded.
-    pub decisions: Decisions,
+    /// How picks are recorded.
+    pub recording: Recording,
     /// Calls that were logged.
     pub access_log: AccessLog,
     /// Calls that get a span.
@@ -224,7 +224,7 @@ impl DataPlane {
         let shared = Shared {
             stats: Stats::default(),
             routing: ArcSwap::from_pointee(routing),
-            decisions: Decisions::default(),
+            recording: Recording::new(config.picks.keep),
             access_log: AccessLog::default(),
             spans: Spans::default(),
             seed,
@@ -294,6 +294,7 @@ impl DataPlane {
         let current = self.shared.routing.load_full();
         let (next, left) = next_routing(&config, &current.services, self.shared.seed);
         let next = Arc::new(next);
+        self.shared.recording.configure(config.picks.keep);
         self.shared.routing.store(Arc::clone(&next));
         control.forget(left);
         for (name, service) in &current.services {

@@ -23,6 +23,7 @@ use crate::config::{
     RouteConfig, RulesConfig, ServiceConfig, ServiceLimits, WaitingConfig,
 };
 use crate::constraints::{pick_among, Candidates, Ground, Ruled, Voids};
+use crate::decisions::Decisions;
 use crate::endpoint::{Endpoint, Member, Outcome};
 use crate::grpc::Code;
 use crate::hash::{fnv1a, hash};
@@ -180,6 +181,8 @@ pub struct Service {
     /// Repetitions of what was not processed, beyond the first of a call, on routes without `retry`.
     pub unprocessed_budget: Budget,
     inbound: Option<Box<Inbound>>,
+    /// Picks that were recorded.
+    pub decisions: Decisions,
     /// What its endpoints share.
     pub crowd: Arc<Crowd>,
     /// Connections to them.
@@ -244,6 +247,7 @@ impl Service {
             newcomers: Newcomers::default(),
             unprocessed_budget: Budget::new(&BudgetConfig::default()),
             inbound: None,
+            decisions: Decisions::default(),
             crowd: Arc::default(),
             connections: Arc::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
@@ -791,12 +795,12 @@ impl Service {
             return;
         }
         let members = snapshot.members.iter();
-        let mut seen: HashSet<_> = members
-            .map(|member| member.endpoint.name.as_str())
+        let mut seen: HashSet<&str> = members
+            .map(|member| member.endpoint.name.as_ref())
             .collect();
         // The newest first: an address that came back, and maybe left again, has one series.
         for endpoint in leaving.iter().rev() {
-            if seen.insert(&endpoint.name) {
+            if seen.insert(endpoint.name.as_ref()) {
                 visit(endpoint);
             }
         }

@@ -89,7 +89,10 @@ fn rs_12_rules_hold_for_another_one() {
     let mut rng = Rng::new(3);
     let first = another(&service, 0, &[], &mut rng).unwrap();
     let second = another(&service, 0, &[first.endpoint().id], &mut rng).unwrap();
-    let mut names = [&first.endpoint().name, &second.endpoint().name];
+    let mut names = [
+        first.endpoint().name.as_ref(),
+        second.endpoint().name.as_ref(),
+    ];
     names.sort();
     assert_eq!(names, ["10.0.0.2:1", "10.0.0.3:1"]);
     let tried = [first.endpoint().id, second.endpoint().id];

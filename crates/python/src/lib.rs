@@ -189,14 +189,18 @@ impl DataPlane {
         Ok(PyBytes::new(py, text.as_bytes()))
     }
 
-    fn take_decisions<'py>(
+    fn recorded_picks<'py>(
         &self,
         py: Python<'py>,
-        max_rows: usize,
-    ) -> PyResult<(Bound<'py, PyBytes>, u64)> {
-        let decisions = &self.inner()?.shared().decisions;
-        let (rows, dropped) = py.detach(|| decisions.take(max_rows));
-        Ok((PyBytes::new(py, &rows), dropped))
+        service: &str,
+        after: u64,
+        count: usize,
+    ) -> PyResult<(Bound<'py, PyBytes>, u64, u64)> {
+        let inner = self.inner()?;
+        let dropped = inner.shared().recording.dropped();
+        let service = inner.service(service).map_err(raised)?;
+        let found = py.detach(|| service.decisions.after(&service.name, after, count));
+        Ok((PyBytes::new(py, &found.rows), found.newest, dropped))
     }
 
     fn take_spans<'py>(&self, py: Python<'py>, max_rows: usize) -> PyResult<Bound<'py, PyBytes>> {

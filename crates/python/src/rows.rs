@@ -102,7 +102,7 @@ pub(crate) fn describe(members: &[Member]) -> Vec<u8> {
         .iter()
         .map(|member| {
             serde_json::json!({
-                "address": member.endpoint.name,
+                "address": &*member.endpoint.name,
                 "static_weight": member.static_weight,
                 "zone": member.zone,
                 "labels": member.labels,

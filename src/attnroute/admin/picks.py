@@ -25,7 +25,6 @@ class PickView(Protocol):
     def number(self, service: str) -> int: ...
     @property
     def dropped(self) -> int: ...
-    def pull(self) -> None: ...
     def last(self, service: str, count: int) -> Sequence[PickRecord]: ...
     def after(self, service: str, number: int, count: int) -> Sequence[PickRecord]: ...
 
@@ -38,7 +37,7 @@ def last_of(request: pb.ListPicksRequest) -> int:
 
 
 def pick_message(record: PickRecord, every_class: str) -> pb.Pick:
-    """One recorded pick."""
+    """One recorded pick. every_class: stands where classes are not told apart."""
     row = record.row
     seconds, nanos = divmod(row["at_ns"], 1_000_000_000)
     return pb.Pick(
@@ -46,7 +45,7 @@ def pick_message(record: PickRecord, every_class: str) -> pb.Pick:
         time=Timestamp(seconds=seconds, nanos=nanos),
         service=row["service"],
         method=row["method"],
-        request_class=every_class,
+        request_class=row["request_class"] or every_class,
         endpoint=row["endpoint"],
         runner_up=row["runner_up"] or "",
         reason=row["reason"],

@@ -290,12 +290,11 @@ class AdminService:
         """The newest recorded picks of one service."""
         info = self._find(request.service)
         last = last_of(request)
-        self._picks.pull()
         picks = self._picks.last(info.name, last)
         return pb.ListPicksResponse(
             service=info.name,
             picks=[pick_message(pick, EVERY_CLASS) for pick in picks],
-            number=self._picks.number(info.name),
+            number=picks[-1].number if picks else 0,
             dropped_total=self._picks.dropped,
         )
 
@@ -307,11 +306,9 @@ class AdminService:
         """
         info = self._find(request.service)
         with self._watch_slot():
-            self._picks.pull()
             sent = request.after if request.HasField("after") else self._picks.number(info.name)
             while not self._closing.is_set():
                 self._find(info.name)
-                self._picks.pull()
                 picks = self._picks.after(info.name, sent, BATCH)
                 for pick in picks:
                     sent = pick.number

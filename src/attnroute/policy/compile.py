@@ -49,7 +49,7 @@ def compile_policy(loaded: LoadedPolicy) -> bytes:
             "header_block_ms": _ms(policy.timeouts.header_block),
             "stalled_stream_ms": _ms(policy.timeouts.stalled_stream),
         },
-        "picks": {"sample": policy.picks.sample},
+        "picks": {"sample": policy.picks.sample, "keep": policy.picks.keep},
         "tracing": {"sample": 0.0 if policy.tracing is None else policy.tracing.sample},
         "access_log": None
         if policy.access_log is None

@@ -60,7 +60,7 @@ class World:
         self.overrides = Overrides(self.plane, self.clock)
         cart = [spec("10.0.0.1:1"), spec("10.0.0.2:1")]
         self.overrides.apply_endpoints("cart", json.dumps({"endpoints": cart}).encode())
-        self.picks = PickHistory(self.plane, keep=200)
+        self.picks = PickHistory(self.plane)
         self.hits: list[str] = []
         self.service = AdminService(
             self.control,

@@ -23,7 +23,7 @@ def row(method: str = "/shop.Cart/Add", **changed: Any) -> dict[str, Any]:
         "picked_ns": 77,
         "service": "cart",
         "method": method,
-        "request_class": 0,
+        "request_class": "/shop.Cart/Add",
         "key": None,
         "endpoint": "10.0.0.2:1",
         "runner_up": "10.0.0.1:1",
@@ -45,7 +45,7 @@ def watch(world: World, **wanted: int) -> aclosing:  # type: ignore[type-arg]
 
 async def test_a_pick_tells_what_it_saw() -> None:
     world = World()
-    world.plane.decisions = [row()]
+    world.plane.picks["cart"] = [row()]
     answer = await world.service.list_picks(pb.ListPicksRequest(service="cart"))
     (pick,) = answer.picks
     assert (pick.endpoint, pick.runner_up, pick.reason) == (
@@ -61,19 +61,21 @@ async def test_a_pick_tells_what_it_saw() -> None:
     assert pick_document(pick)["left_out"] == ["10.0.0.9:1"]
     assert not pick.HasField("key")
     assert (answer.number, pick.number) == (1, 1)
+    assert pick.request_class == "/shop.Cart/Add"
 
 
-async def test_a_pick_without_a_second_and_with_a_key() -> None:
+async def test_a_pick_without_a_second_or_classes_and_with_a_key() -> None:
     world = World()
-    world.plane.decisions = [row(runner_up=None, key=0)]
+    world.plane.picks["cart"] = [row(runner_up=None, key=0, request_class=None)]
     answer = await world.service.list_picks(pb.ListPicksRequest(service="cart"))
     assert answer.picks[0].runner_up == ""
     assert answer.picks[0].HasField("key")
+    assert answer.picks[0].request_class == "*"
 
 
 async def test_the_last_twenty_unless_told() -> None:
     world = World()
-    world.plane.decisions = [row(f"/{number}") for number in range(50)]
+    world.plane.picks["cart"] = [row(f"/{number}") for number in range(50)]
     answer = await world.service.list_picks(pb.ListPicksRequest(service="cart"))
     assert [pick.method for pick in answer.picks] == [f"/{number}" for number in range(30, 50)]
     answer = await world.service.list_picks(pb.ListPicksRequest(service="cart", last=1))
@@ -91,32 +93,30 @@ async def test_bad_requests_are_refused() -> None:
 
 async def test_a_watch_begins_with_the_next_pick_or_after_a_number() -> None:
     world = World()
-    world.plane.decisions = [row("/a"), row("/b")]
+    world.plane.picks["cart"] = [row("/a"), row("/b")]
     async with watch(world, after=1) as resumed:
         assert (await patiently(anext(resumed), "the second")).method == "/b"
     async with watch(world) as fresh:
         waiting = asyncio.ensure_future(anext(fresh))
         await until(lambda: world.service.watches == 1, "the watch")
-        world.plane.decisions = [row("/c")]
+        world.plane.picks["cart"].append(row("/c"))
         assert (await patiently(waiting, "the third")).method == "/c"
 
 
 async def test_a_watcher_that_stalls_holds_nothing_and_sees_the_gap() -> None:
     world = World()
     async with watch(world, after=0) as picks:
-        world.plane.decisions = [row()]
+        world.plane.picks["cart"] = [row()]
         first = await patiently(anext(picks), "the first")
-        world.plane.decisions = [row() for _ in range(10_000)]
-        # Until it reads again nothing is taken or queued for it.
-        assert len(world.plane.decisions) == 10_000
+        world.plane.picks["cart"] += [row() for _ in range(10_000)]
         second = await patiently(anext(picks), "the next that is kept")
-    assert (first.number, second.number) == (1, 9_802)
+    assert (first.number, second.number) == (1, 9_002)
 
 
 async def test_watches_of_picks_count_as_watches() -> None:
     world = World(watches_max=1)
     async with watch(world, after=0) as picks:
-        world.plane.decisions = [row()]
+        world.plane.picks["cart"] = [row()]
         await patiently(anext(picks), "the first")
         async with watch(world) as second:
             with pytest.raises(RefusalError, match="1 watches are open"):

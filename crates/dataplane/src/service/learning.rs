@@ -123,6 +123,15 @@ impl Service {
         Arc::clone(&self.snapshot().learning.classes)
     }
 
+    /// The name of a class as it counts now; `None` where classes are not told apart.
+    pub(crate) fn class_name(&self, class: RequestClass) -> Option<Arc<str>> {
+        let snapshot = self.snapshot();
+        snapshot.settings.tracking.as_ref()?;
+        let classes = &snapshot.learning.classes;
+        let entry = classes.entries().get(classes.place(class).0 as usize)?;
+        Some(Arc::clone(&entry.names.class))
+    }
+
     /// Counters of classes that wait, were folded or made room.
     #[must_use]
     pub fn newcomers(&self) -> &Newcomers {

@@ -649,7 +649,7 @@ fn recorded(bench: &mut Bench, count: u64) -> Vec<Value> {
         let name = bench.endpoint(index as usize).name.clone();
         bench.endpoint(index as usize).live.begin();
         let learned = tracing.take().describe().expect("it compared some");
-        json!({ "endpoint": name, "learned": learned })
+        json!({ "endpoint": &*name, "learned": learned })
     };
     let records: Vec<_> = (1..=count).map(|step| picked(bench, step)).collect();
     // As if written to a file and read again.
@@ -706,10 +706,7 @@ fn an_explanation_names_the_pick_and_every_term_of_it() {
         let question = Question::parse(json.as_bytes()).expect("a question");
         let answer = explain(&bench.service, &question, 2 * MS).expect("an answer");
         let (index, reason) = bench.pick(class, 2 * MS);
-        assert_eq!(
-            answer["chosen"],
-            bench.endpoint(index as usize).name.as_str()
-        );
+        assert_eq!(answer["chosen"], &*bench.endpoint(index as usize).name);
         assert_eq!(answer["reason"], reason.name());
         assert_eq!(answer["request_class"], format!("/{class}"));
         assert_ne!(answer["runner_up"], answer["chosen"]);

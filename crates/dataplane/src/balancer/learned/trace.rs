@@ -32,7 +32,7 @@ pub struct Scan {
 /// One endpoint as a pick saw it.
 #[derive(Debug, Clone)]
 struct Compared {
-    endpoint: Arc<Endpoint>,
+    name: Arc<str>,
     read: Read<1>,
     /// U of the cost's factor 1 + 0.001 U.
     jitter: f32,
@@ -54,7 +54,7 @@ impl Scan {
         let factors = self.factors.filter(|_| is_whole)?;
         let rows = self.compared.iter().map(|one| {
             json!({
-                "address": one.endpoint.name,
+                "address": &*one.name,
                 "read": described(Read::<1>::NAMES, &one.read.values()),
                 "jitter": one.jitter,
                 "total_s": one.total_s,
@@ -112,14 +112,14 @@ pub(crate) fn forget() {
 }
 
 /// An endpoint was compared.
-pub(super) fn note(endpoint: &Arc<Endpoint>, read: Read<1>, jitter: f32, total_s: f32) {
+pub(super) fn note(endpoint: &Endpoint, read: Read<1>, jitter: f32, total_s: f32) {
     SCAN.with_borrow_mut(|scan| {
         if scan.compared.len() >= COMPARED_MAX {
             scan.overflows = true;
             return;
         }
         scan.compared.push(Compared {
-            endpoint: Arc::clone(endpoint),
+            name: Arc::clone(&endpoint.name),
             read,
             jitter,
             total_s,
