@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tests.support.wait import patiently, until
 from tests.support.windows import attributed, service_window
 
-from attnroute._proto.fleet.v1 import fleet_pb2
+from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.clock import SystemClock
 from attnroute.errors import StartError
 from attnroute.features.view import SharedTable
@@ -509,7 +509,7 @@ def test_sums_that_cannot_be_true_are_no_sums() -> None:
             class_index=[0, 1], endpoint_index=[0, 2], service_s=[nan, 0.5], calls=[1, 2]
         ),
     )
-    state = read_update(update)
+    state = read_update(packed_pb2.PackedFleetUpdate.FromString(update.SerializeToString()))
     assert state.busy_s.tolist() == [0, 0, 1]
     assert state.calls.tolist() == [0, 0, 4]
     assert state.started_s.tolist() == [0, 0, 0]

@@ -444,7 +444,7 @@ class ConcurrencyLearner:
         # Places that are not filled yet hold infinity and sort behind the rest.
         ordered = np.sort(self._v[ready], axis=1)
         idle = ordered[np.arange(len(ready)), self._count[ready] // 10]
-        fleet_idle = _median(idle)
+        fleet_idle = _median(idle.astype(np.float64))
         base = idle[np.searchsorted(ready, changed)]
         unhurried = self._v[changed] <= _SLACK * base[:, None]
         most = np.where(unhurried, self._inflight[changed], 0.0).max(axis=1)

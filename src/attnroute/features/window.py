@@ -7,6 +7,7 @@ process: cells point into the window's own lists of classes and endpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,14 @@ class ServiceWindow:
     """[n]: failures."""
     buckets: npt.NDArray[np.uint32]
     """[n, BUCKETS]: successes by latency."""
+
+    @cached_property
+    def filled(self) -> tuple[Index, npt.NDArray[np.uint32]]:
+        """Buckets that are not empty: places in the flattened `buckets`, and their calls. Few of
+        all are, so whoever adds them up or sends them goes by these."""
+        flat = self.buckets.reshape(-1)
+        places = np.flatnonzero(flat)
+        return places, flat[places]
 
     def sound(self) -> tuple[ServiceWindow, int]:
         """The window without cells whose numbers cannot be true, and how many those were."""

@@ -17,7 +17,7 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-from attnroute._proto.fleet.v1 import fleet_pb2
+from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.clock import Clock
 from attnroute.features.view import SharedTable
 from attnroute.fleet.messages import (
@@ -179,11 +179,11 @@ class FleetClient:
     ) -> str:
         """One stream, until it ends; returns why, as a status or a word."""
         method: grpc.aio.StreamStreamMultiCallable[
-            fleet_pb2.SidecarMessage, fleet_pb2.FleetUpdate
+            packed_pb2.PackedSidecarMessage, packed_pb2.PackedFleetUpdate
         ] = self._channel.stream_stream(
             METHOD,
-            request_serializer=fleet_pb2.SidecarMessage.SerializeToString,
-            response_deserializer=fleet_pb2.FleetUpdate.FromString,
+            request_serializer=packed_pb2.PackedSidecarMessage.SerializeToString,
+            response_deserializer=packed_pb2.PackedFleetUpdate.FromString,
         )
         began = asyncio.Event()
         call = method(self._outgoing(service, zone, table, news, began))
@@ -194,7 +194,7 @@ class FleetClient:
                 # with an update.
                 async with asyncio.timeout(SILENCE_S):
                     message = await call.read()
-                if not isinstance(message, fleet_pb2.FleetUpdate):  # the end of the stream
+                if not isinstance(message, packed_pb2.PackedFleetUpdate):  # the end of the stream
                     return (await call.code()).name
                 if message.protocol < PROTOCOL_MIN:
                     return "protocol"
@@ -223,7 +223,7 @@ class FleetClient:
         table: SharedTable,
         news: asyncio.Event,
         began: asyncio.Event,
-    ) -> AsyncGenerator[fleet_pb2.SidecarMessage, None]:
+    ) -> AsyncGenerator[packed_pb2.PackedSidecarMessage, None]:
         hello = fleet_pb2.Hello(
             protocol=PROTOCOL,
             sidecar_id=self._identity.sidecar_id,
@@ -232,7 +232,7 @@ class FleetClient:
             version=self._identity.version,
             metrics_port=self._identity.metrics_port,
         )
-        yield fleet_pb2.SidecarMessage(hello=hello)
+        yield packed_pb2.PackedSidecarMessage(hello=hello)
         # The first update tells which windows the trainer has.
         await began.wait()
         sent = 0

@@ -1,7 +1,8 @@
 """Windows and sums as messages of `proto/attnroute/fleet/v1/fleet.proto`, and back.
 
 What comes from another process is checked here: a message that contradicts itself is refused as a
-whole, with what is wrong; numbers that cannot be true are left to `Cells.sound`.
+whole, with what is wrong; numbers that cannot be true are left to `Cells.sound`. The messages of
+`packed.proto` have the same bytes, with columns in one piece.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from attnroute._proto.fleet.v1 import fleet_pb2
+from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.bundle.manifest import is_name, parse_version
 from attnroute.features.table import Array, Cells, Index
 from attnroute.features.view import OwnWindow
 from attnroute.features.window import BUCKETS, FleetState, ServiceWindow
+from attnroute.fleet.columns import (
+    ColumnError,
+    floats,
+    numbers,
+    packed_floats,
+    packed_numbers,
+)
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -74,7 +83,7 @@ class ModelReport:
 
 def window_message(
     own: OwnWindow, now_s: float, models: Sequence[ModelReport] = ()
-) -> fleet_pb2.SidecarMessage:
+) -> packed_pb2.PackedSidecarMessage:
     """A window as it is sent; only what it has cells or endpoints for. models: that the sidecar
     watches for the service."""
     window, cells = own.window, own.window.cells
@@ -83,13 +92,26 @@ def window_message(
     active[cells.endpoint] = True
     active |= (window.reports > 0) | (window.ended > 0) | np.isfinite(window.rtt_s)
     columns = np.flatnonzero(active)
-    message = fleet_pb2.Window(
+    places, filled = window.filled
+    message = packed_pb2.PackedWindow(
         number=own.number,
         length_s=window.length_s,
         age_s=max(0.0, now_s - own.ended_s),
         classes=[window.classes[index] for index in used],
+        endpoints=_endpoints(window, columns),
+        cells=packed_pb2.PackedCellWindows(
+            class_index=packed_numbers(cell_class),
+            endpoint_index=packed_numbers(np.searchsorted(columns, cells.endpoint)),
+            calls=packed_numbers(cells.calls),
+            errors=packed_numbers(window.errors),
+            latency_s=packed_floats(cells.latency_s),
+            service_samples=packed_numbers(cells.service_samples),
+            service_s=packed_floats(cells.service_s),
+            estimated_s=packed_floats(cells.estimated_s),
+            bucket_place=packed_numbers(places),
+            bucket_calls=packed_numbers(filled),
+        ),
     )
-    message.endpoints.extend(_endpoints(window, columns))
     message.models.extend(
         fleet_pb2.ModelReport(
             name=report.name,
@@ -101,49 +123,38 @@ def window_message(
         )
         for report in models[:MODELS_MAX]
     )
-    columnar = message.cells
-    columnar.class_index.extend(cell_class.tolist())
-    columnar.endpoint_index.extend(np.searchsorted(columns, cells.endpoint).tolist())
-    columnar.calls.extend(cells.calls.astype(np.uint32).tolist())
-    columnar.errors.extend(window.errors.astype(np.uint32).tolist())
-    columnar.latency_s.extend(cells.latency_s.tolist())
-    columnar.service_samples.extend(cells.service_samples.astype(np.uint32).tolist())
-    columnar.service_s.extend(cells.service_s.tolist())
-    columnar.estimated_s.extend(cells.estimated_s.tolist())
-    flat = window.buckets.reshape(-1)
-    places = np.flatnonzero(flat)
-    columnar.bucket_place.extend(places.tolist())
-    columnar.bucket_calls.extend(flat[places].tolist())
-    return fleet_pb2.SidecarMessage(window=message)
+    return packed_pb2.PackedSidecarMessage(window=message)
 
 
 _SUMS = (
-    "utilization", "utilization_reports", "rps", "reports", "reported_inflight", "ended",
-    "inflight_estimate",
+    "started_s", "utilization", "utilization_reports", "rps", "reports", "reported_inflight",
+    "ended", "inflight_estimate",
 )  # fmt: skip
 
 
 def _endpoints(window: ServiceWindow, columns: Index) -> Iterator[fleet_pb2.EndpointWindow]:
     # As lists first: taking one number out of an array costs as much as the rest of its way.
-    sums = zip(*(getattr(window, name)[columns].tolist() for name in _SUMS), strict=True)
-    for address, started_s, rtt_s, concurrency, values in zip(
-        [window.endpoints[column] for column in columns.tolist()],
-        window.started_s[columns].tolist(),
-        window.rtt_s[columns].tolist(),
-        window.concurrency[columns].tolist(),
-        sums,
-        strict=True,
-    ):
+    sums = np.stack([getattr(window, name)[columns] for name in _SUMS], axis=1).tolist()
+    measured = np.stack((window.rtt_s[columns], window.concurrency[columns]), axis=1)
+    optional = _or_none(measured)
+    for column, values, (rtt_s, concurrency) in zip(columns.tolist(), sums, optional, strict=True):
+        started_s, utilization, carried, rps, reports, reported, ended, estimate = values
         yield fleet_pb2.EndpointWindow(
-            address=address,
+            address=window.endpoints[column],
             incarnation=started_s,
-            rtt_s=rtt_s if math.isfinite(rtt_s) else None,
-            concurrency=concurrency if math.isfinite(concurrency) else None,
-            **dict(zip(_SUMS, values, strict=True)),
+            rtt_s=rtt_s,
+            concurrency=concurrency,
+            utilization=utilization,
+            utilization_reports=carried,
+            rps=rps,
+            reports=reports,
+            reported_inflight=reported,
+            ended=ended,
+            inflight_estimate=estimate,
         )
 
 
-def read_models(message: fleet_pb2.Window) -> tuple[ModelReport, ...]:
+def read_models(message: packed_pb2.PackedWindow) -> tuple[ModelReport, ...]:
     """What a window says of models. Raises MessageError."""
     if len(message.models) > MODELS_MAX:
         raise MessageError(f"reports of `{len(message.models)}` models, at most {MODELS_MAX}")
@@ -172,54 +183,75 @@ def read_models(message: fleet_pb2.Window) -> tuple[ModelReport, ...]:
     return tuple(reports)
 
 
-def read_window(message: fleet_pb2.Window) -> ServiceWindow:
+def read_window(message: packed_pb2.PackedWindow) -> ServiceWindow:
     """The window of a message. Raises MessageError."""
-    cells, endpoints = message.cells, message.endpoints
-    size = len(cells.class_index)
-    columns = (
-        cells.endpoint_index, cells.calls, cells.errors, cells.latency_s, cells.service_samples,
-        cells.service_s, cells.estimated_s,
+    endpoints = message.endpoints
+    cells, errors, buckets = _read_cells(message)
+    sums = _unless_broken(
+        [
+            (
+                one.incarnation, one.utilization, one.utilization_reports, one.rps, one.reports,
+                one.reported_inflight, one.ended, one.inflight_estimate,
+            )
+            for one in endpoints
+        ],
+        len(_SUMS),
     )  # fmt: skip
-    if any(len(column) != size for column in columns):
-        raise MessageError(f"columns of cells have different lengths, expected `{size}`")
-    buckets = np.zeros(size * BUCKETS, dtype=np.uint32)
-    places = _index(cells.bucket_place, size * BUCKETS, "bucket")
-    if len(cells.bucket_calls) != len(places):
-        raise MessageError("columns of buckets have different lengths")
-    np.add.at(buckets, places, np.array(cells.bucket_calls, dtype=np.uint32))
+    rtt_s, concurrency = _optional(endpoints)
     return ServiceWindow(
         length_s=message.length_s,
         classes=_names(message.classes),
         endpoints=_names(endpoint.address for endpoint in endpoints),
-        started_s=_unless_broken([endpoint.incarnation for endpoint in endpoints]),
-        rtt_s=_optional(endpoints, "rtt_s"),
-        concurrency=_optional(endpoints, "concurrency"),
-        utilization=_unless_broken([endpoint.utilization for endpoint in endpoints]),
-        utilization_reports=_unless_broken(
-            [endpoint.utilization_reports for endpoint in endpoints]
-        ),
-        rps=_unless_broken([endpoint.rps for endpoint in endpoints]),
-        reports=_unless_broken([endpoint.reports for endpoint in endpoints]),
-        reported_inflight=_unless_broken([endpoint.reported_inflight for endpoint in endpoints]),
-        ended=_unless_broken([endpoint.ended for endpoint in endpoints]),
-        inflight_estimate=_unless_broken([endpoint.inflight_estimate for endpoint in endpoints]),
-        cells=Cells(
-            request_class=_index(cells.class_index, len(message.classes), "class"),
-            endpoint=_index(cells.endpoint_index, len(endpoints), "endpoint"),
-            calls=_numbers(cells.calls),
-            latency_s=_numbers(cells.latency_s),
-            service_samples=_numbers(cells.service_samples),
-            service_s=_numbers(cells.service_s),
-            estimated_s=_numbers(cells.estimated_s),
-        ),
-        errors=_numbers(cells.errors),
-        buckets=buckets.reshape(size, BUCKETS),
+        rtt_s=rtt_s,
+        concurrency=concurrency,
+        cells=cells,
+        errors=errors,
+        buckets=buckets,
+        **dict(zip(_SUMS, sums, strict=True)),
     )
 
 
-def update_message(service: str, state: FleetState) -> fleet_pb2.FleetUpdate:
+def _read_cells(
+    message: packed_pb2.PackedWindow,
+) -> tuple[Cells, Array, npt.NDArray[np.uint32]]:
+    """Cells, failures [n] and buckets [n, BUCKETS]."""
+    packed = message.cells
+    try:
+        calls, errors, samples = (
+            numbers(column) for column in (packed.calls, packed.errors, packed.service_samples)
+        )
+        seconds = [floats(one) for one in (packed.latency_s, packed.service_s, packed.estimated_s)]
+        request_class = _index(packed.class_index, len(message.classes), "class")
+        endpoint = _index(packed.endpoint_index, len(message.endpoints), "endpoint")
+        size = len(request_class)
+        if any(len(one) != size for one in (endpoint, calls, errors, samples, *seconds)):
+            raise MessageError(f"columns of cells have different lengths, expected `{size}`")
+        places = _index(packed.bucket_place, size * BUCKETS, "bucket")
+        found = numbers(packed.bucket_calls)
+    except ColumnError as error:
+        raise MessageError(str(error)) from error
+    if len(found) != len(places):
+        raise MessageError("columns of buckets have different lengths")
+    buckets = np.bincount(places, found, size * BUCKETS).astype(np.uint32)
+    latency_s, service_s, estimated_s = seconds
+    cells = Cells(
+        request_class=request_class,
+        endpoint=endpoint,
+        calls=calls.astype(np.float64),
+        latency_s=latency_s,
+        service_samples=samples.astype(np.float64),
+        service_s=service_s,
+        estimated_s=estimated_s,
+    )
+    return cells, errors.astype(np.float64), buckets.reshape(size, BUCKETS)
+
+
+def update_message(service: str, state: FleetState) -> packed_pb2.PackedFleetUpdate:
     """An update as it is sent."""
-    message = fleet_pb2.FleetUpdate(
+    sums = np.stack((state.started_s, state.busy_s, state.calls), axis=1).tolist()
+    measured = np.stack((state.rtt_s, state.concurrency), axis=1)
+    optional = _or_none(measured)
+    return packed_pb2.PackedFleetUpdate(
         service=service,
         sequence=state.sequence,
         sidecars=state.sidecars,
@@ -228,39 +260,46 @@ def update_message(service: str, state: FleetState) -> fleet_pb2.FleetUpdate:
         protocol=PROTOCOL,
         full=state.full,
         classes=state.classes,
+        endpoints=[
+            fleet_pb2.EndpointSums(
+                address=address,
+                incarnation=started_s,
+                busy_s=busy_s,
+                calls=calls,
+                rtt_s=rtt_s,
+                concurrency=concurrency,
+            )
+            for address, (started_s, busy_s, calls), (rtt_s, concurrency) in zip(
+                state.endpoints, sums, optional, strict=True
+            )
+        ],
+        cells=packed_pb2.PackedCellSums(
+            class_index=packed_numbers(state.cell_class),
+            endpoint_index=packed_numbers(state.cell_endpoint),
+            service_s=packed_floats(state.cell_s),
+            calls=packed_floats(state.cell_calls),
+        ),
     )
-    for column, address in enumerate(state.endpoints):
-        endpoint = fleet_pb2.EndpointSums(
-            address=address,
-            incarnation=state.started_s[column],
-            busy_s=state.busy_s[column],
-            calls=state.calls[column],
-        )
-        if math.isfinite(state.rtt_s[column]):
-            endpoint.rtt_s = state.rtt_s[column]
-        if math.isfinite(state.concurrency[column]):
-            endpoint.concurrency = state.concurrency[column]
-        message.endpoints.append(endpoint)
-    message.cells.class_index.extend(state.cell_class.tolist())
-    message.cells.endpoint_index.extend(state.cell_endpoint.tolist())
-    message.cells.service_s.extend(state.cell_s.tolist())
-    message.cells.calls.extend(state.cell_calls.tolist())
-    return message
 
 
-def read_update(message: fleet_pb2.FleetUpdate) -> FleetState:
+def read_update(message: packed_pb2.PackedFleetUpdate) -> FleetState:
     """The sums of a message; those that cannot be true are 0, as if nothing were known. Raises
     MessageError."""
-    cells, endpoints = message.cells, message.endpoints
-    size = len(cells.class_index)
-    if any(len(one) != size for one in (cells.endpoint_index, cells.service_s, cells.calls)):
+    packed, endpoints = message.cells, message.endpoints
+    try:
+        service_s, calls = floats(packed.service_s), floats(packed.calls)
+        cell_class = _index(packed.class_index, len(message.classes), "class")
+        cell_endpoint = _index(packed.endpoint_index, len(endpoints), "endpoint")
+    except ColumnError as error:
+        raise MessageError(str(error)) from error
+    size = len(cell_class)
+    if any(len(one) != size for one in (cell_endpoint, service_s, calls)):
         raise MessageError(f"columns of cells have different lengths, expected `{size}`")
-    service_s, calls = _numbers(cells.service_s), _numbers(cells.calls)
     sound = np.isfinite(service_s) & np.isfinite(calls) & (calls >= 0)
-    busy_s = _numbers([endpoint.busy_s for endpoint in endpoints])
-    endpoint_calls = _numbers([endpoint.calls for endpoint in endpoints])
-    whole = np.isfinite(busy_s) & np.isfinite(endpoint_calls) & (busy_s >= 0)
-    whole &= endpoint_calls >= 0
+    listed = [(one.incarnation, one.busy_s, one.calls) for one in endpoints]
+    sums = np.array(listed, dtype=np.float64).reshape(-1, 3).T
+    whole = np.isfinite(sums[1:]).all(axis=0) & (sums[1:] >= 0).all(axis=0)
+    rtt_s, concurrency = _optional(endpoints)
     return FleetState(
         trainer=message.trainer_id,
         sequence=message.sequence,
@@ -269,16 +308,22 @@ def read_update(message: fleet_pb2.FleetUpdate) -> FleetState:
         watermark=message.watermark,
         classes=_names(message.classes),
         endpoints=_names(endpoint.address for endpoint in endpoints),
-        started_s=_unless_broken([endpoint.incarnation for endpoint in endpoints]),
-        busy_s=np.where(whole, busy_s, 0.0),
-        calls=np.where(whole, endpoint_calls, 0.0),
-        rtt_s=_optional(endpoints, "rtt_s"),
-        concurrency=_optional(endpoints, "concurrency"),
-        cell_class=_index(cells.class_index, len(message.classes), "class"),
-        cell_endpoint=_index(cells.endpoint_index, len(endpoints), "endpoint"),
+        started_s=np.where(np.isfinite(sums[0]) & (sums[0] >= 0), sums[0], 0.0),
+        busy_s=np.where(whole, sums[1], 0.0),
+        calls=np.where(whole, sums[2], 0.0),
+        rtt_s=rtt_s,
+        concurrency=concurrency,
+        cell_class=cell_class,
+        cell_endpoint=cell_endpoint,
         cell_s=np.where(sound, service_s, 0.0),
         cell_calls=np.where(sound, calls, 0.0),
     )
+
+
+def _or_none(values: Array) -> list[list[float | None]]:
+    """Rows with None for what is unknown."""
+    rows: list[list[float]] = values.tolist()
+    return [[value if math.isfinite(value) else None for value in row] for row in rows]
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
@@ -290,28 +335,27 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _index(values: Iterable[int], size: int, what: str) -> Index:
-    found = np.array(list(values), dtype=np.intp)
+def _index(packed: bytes, size: int, what: str) -> Index:
+    found = numbers(packed)
     if len(found) and found.max() >= size:
         raise MessageError(f"{what} `{found.max()}` is not in a list of `{size}`")
-    return found
+    return found.astype(np.intp)
 
 
-def _numbers(values: Iterable[float]) -> Array:
-    return np.array(list(values), dtype=np.float64)
-
-
-def _unless_broken(values: Iterable[float]) -> Array:
-    """Numbers that are 0 where they cannot be true."""
-    found = _numbers(values)
+def _unless_broken(rows: Sequence[tuple[float, ...]], width: int) -> Array:
+    """[width, n] of n rows, numbers 0 where they cannot be true."""
+    found = np.array(rows, dtype=np.float64).reshape(-1, width).T
     return np.where(np.isfinite(found) & (found >= 0), found, 0.0)
 
 
-def _optional(
-    endpoints: Iterable[fleet_pb2.EndpointWindow | fleet_pb2.EndpointSums], name: str
-) -> Array:
-    """A value that may be missing: NaN then, and where it cannot be true."""
-    found = _numbers(
-        getattr(endpoint, name) if endpoint.HasField(name) else math.nan for endpoint in endpoints
-    )
-    return np.where(np.isfinite(found) & (found >= 0), found, math.nan)
+def _optional(endpoints: Iterable[fleet_pb2.EndpointWindow | fleet_pb2.EndpointSums]) -> Array:
+    """[2, n]: `rtt_s` and `concurrency`, NaN where they are missing or cannot be true."""
+    rows = [
+        (
+            one.rtt_s if one.HasField("rtt_s") else np.nan,
+            one.concurrency if one.HasField("concurrency") else np.nan,
+        )
+        for one in endpoints
+    ]
+    found = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    return np.where(np.isfinite(found) & (found >= 0), found, np.nan)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from attnroute._proto.fleet.v1 import fleet_pb2
+from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.clock import Clock
 from attnroute.errors import StartError
 from attnroute.features.merge import FleetTable, Subscriber
@@ -127,8 +127,8 @@ class FleetServer:
         )
         handler = grpc.stream_stream_rpc_method_handler(
             self._exchange,
-            request_deserializer=fleet_pb2.SidecarMessage.FromString,
-            response_serializer=fleet_pb2.FleetUpdate.SerializeToString,
+            request_deserializer=packed_pb2.PackedSidecarMessage.FromString,
+            response_serializer=packed_pb2.PackedFleetUpdate.SerializeToString,
         )
         self._server.add_generic_rpc_handlers(
             (
@@ -220,7 +220,7 @@ class FleetServer:
 
     async def _exchange(
         self, _requests: Any, context: _Context
-    ) -> AsyncGenerator[fleet_pb2.FleetUpdate, None]:
+    ) -> AsyncGenerator[packed_pb2.PackedFleetUpdate, None]:
         hello = await self._hello(context)
         subscriber = Subscriber(hello.sidecar_id, hello.zone)
         self._streams += 1
@@ -255,7 +255,9 @@ class FleetServer:
                 message = await context.read()
         except TimeoutError:
             message = grpc.aio.EOF
-        if not isinstance(message, fleet_pb2.SidecarMessage) or not message.HasField("hello"):
+        if not isinstance(message, packed_pb2.PackedSidecarMessage) or not message.HasField(
+            "hello"
+        ):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "the first message is no `hello`; send it first"
             )
@@ -310,7 +312,7 @@ class FleetServer:
         """Takes in windows until the sidecar ends its side."""
         while True:
             message = await context.read()
-            if not isinstance(message, fleet_pb2.SidecarMessage):
+            if not isinstance(message, packed_pb2.PackedSidecarMessage):
                 return
             if not message.HasField("window"):
                 self._events.fleet_dropped(service, "unknown")

@@ -11,6 +11,7 @@ which every scrape would pay.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ _CELL_FAMILIES = (
     ("estimated_service_seconds_total", "estimated_s"),
     ("errors_total", "errors"),
 )
+_NAME = "\0"
+"""Stands for the name of a family; no label holds it."""
+
 _CELL_SERIES = len(_CELL_FAMILIES)
 _CLASS_SERIES = BUCKETS + 2
 _ENDPOINT_SERIES = 4
@@ -88,6 +92,26 @@ class EndpointLabels:
     """`key=value` pairs, sorted, joined by commas."""
 
 
+@dataclass(frozen=True)
+class _Shot:
+    """One service as a page shows it; per class [C], per endpoint [E]."""
+
+    service: str
+    classes: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    lines: str
+    """As `_cell_lines` makes them."""
+    cells: list[Array]
+    """Values of those lines, per family."""
+    buckets: npt.NDArray[np.int64]
+    class_sum_s: Array
+    inflight_s: Array
+    rtt_s: Array
+    concurrency: Array
+    started_s: Array
+    labels: tuple[EndpointLabels, ...]
+
+
 @dataclass
 class _Totals:
     """One service: classes and endpoints by name, sums since each came."""
@@ -105,6 +129,29 @@ class _Totals:
     started_s: Array = field(default_factory=lambda: np.zeros(0))
     labels: tuple[EndpointLabels, ...] = ()
     folded: set[str] = field(default_factory=set)
+    _lines: tuple[bytes, str] = (b"", "")
+    """Lines of the cells that were used last, and which those were."""
+
+    def shot(self, service: str) -> _Shot:
+        """What is written, as it is now."""
+        used = self.used()
+        rows, columns = np.nonzero(used)
+        if self._lines[0] != (cells := used.tobytes()):
+            self._lines = cells, _cell_lines(service, self, rows, columns)
+        return _Shot(
+            service=service,
+            classes=tuple(self.classes),
+            endpoints=tuple(self.endpoints),
+            lines=self._lines[1],
+            cells=[self.cells[name][rows, columns] for _, name in _CELL_FAMILIES],
+            buckets=self.buckets.copy(),
+            class_sum_s=self.class_sum_s.copy(),
+            inflight_s=self.inflight_s.copy(),
+            rtt_s=self.rtt_s,
+            concurrency=self.concurrency,
+            started_s=self.started_s,
+            labels=self.labels,
+        )
 
     def used(self) -> npt.NDArray[np.bool_]:
         """[C, E]: cells that have a series."""
@@ -137,15 +184,16 @@ class _Totals:
         inflight_s[columns] = self.inflight_s[old_columns]
         self.buckets, self.class_sum_s, self.inflight_s = buckets, class_sum_s, inflight_s
         self.classes, self.endpoints = list(classes), list(endpoints)
+        self._lines = b"", ""
 
     def add(self, window: ServiceWindow, inflight_s: Array) -> None:
         """Adds a window; its endpoints are those arranged, in order."""
         self.inflight_s += np.where(np.isfinite(inflight_s), np.maximum(inflight_s, 0.0), 0.0)
         self.rtt_s, self.concurrency = window.rtt_s, window.concurrency
         self.started_s = window.started_s
-        place = {name: row for row, name in enumerate(self.classes)}
+        known = {name: row for row, name in enumerate(self.classes)}
         rows = np.array(
-            [place.get(name, place.get(OTHER, -1)) for name in window.classes], dtype=np.intp
+            [known.get(name, known.get(OTHER, -1)) for name in window.classes], dtype=np.intp
         )
         cells = window.cells
         row = rows[cells.request_class]
@@ -159,7 +207,13 @@ class _Totals:
             ("errors", window.errors),
         ):
             add_cells(self.cells[name], row, cells.endpoint, values)
-        np.add.at(self.buckets, row, window.buckets.astype(np.int64))
+        places, filled = window.filled
+        place, bucket = np.divmod(places, BUCKETS)
+        self.buckets += (
+            np.bincount(row[place] * BUCKETS + bucket, filled, self.buckets.size)
+            .astype(np.int64)
+            .reshape(self.buckets.shape)
+        )
         self.class_sum_s += np.bincount(row, cells.latency_s, len(self.classes))
 
 
@@ -218,18 +272,20 @@ class TrainingPage:
 
     def render(self) -> bytes:
         """Prometheus text, format 0.0.4."""
+        with self._lock:
+            folded = self.folded
+            shots = [totals.shot(service) for service, totals in self._services.items()]
         families: dict[str, list[str]] = {name: [] for name in _HELP}
         families["sidecar_info"].append(
             f"attnroute_sidecar_info{{{_labels(**self._identity, zone=self._zone)}}} 1\n"
         )
-        with self._lock:
-            families["training_classes_folded_total"].append(
-                f"attnroute_training_classes_folded_total {self.folded}\n"
-            )
-            for service, totals in self._services.items():
-                _write_cells(families, service, totals)
-                _write_classes(families["training_class_latency_seconds"], service, totals)
-                _write_endpoints(families, service, totals)
+        families["training_classes_folded_total"].append(
+            f"attnroute_training_classes_folded_total {folded}\n"
+        )
+        for shot in shots:
+            _write_cells(families, shot)
+            _write_classes(families["training_class_latency_seconds"], shot)
+            _write_endpoints(families, shot)
         lines = []
         for name, (kind, text) in _HELP.items():
             lines.append(f"# HELP attnroute_{name} {text}\n# TYPE attnroute_{name} {kind}\n")
@@ -255,56 +311,62 @@ class TrainingPage:
                 self.folded += 1
 
 
-def _write_cells(families: Mapping[str, list[str]], service: str, totals: _Totals) -> None:
+def _write_cells(families: Mapping[str, list[str]], shot: _Shot) -> None:
+    # One format for all lines of a family: line by line takes four times as long.
+    for (family, _), values in zip(_CELL_FAMILIES, shot.cells, strict=True):
+        key = family.removesuffix("_sum").removesuffix("_count")
+        lines = shot.lines.replace(_NAME, f"attnroute_training_{family}")
+        families[f"training_{key}"].append(lines % tuple(values.tolist()))
+
+
+def _cell_lines(
+    service: str, totals: _Totals, rows: npt.NDArray[np.intp], columns: npt.NDArray[np.intp]
+) -> str:
+    """A line for each cell, with `_NAME` for the name and `%.15g` for the value."""
     heads = [
-        f'service="{_escaped(service)}",request_class="{_escaped(name)}",endpoint="'
+        f'{_NAME}{{service="{_escaped(service)}",request_class="{_escaped(name)}",endpoint="'
         for name in totals.classes
     ]
     ends = [f'{_escaped(name)}"}} ' for name in totals.endpoints]
-    rows, columns = np.nonzero(totals.used())
-    labels = [
+    labels = "\n".join(
         heads[row] + ends[column]
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
-    ]
-    for family, name in _CELL_FAMILIES:
-        values = totals.cells[name][rows, columns].tolist()
-        key = family.removesuffix("_sum").removesuffix("_count")
-        families[f"training_{key}"].extend(
-            f"attnroute_training_{family}{{{label}{value!r}\n"
-            for label, value in zip(labels, values, strict=True)
-        )
+    )
+    return labels.replace("%", "%%").replace("\n", "%.15g\n") + ("%.15g\n" if labels else "")
 
 
-def _write_classes(lines: list[str], service: str, totals: _Totals) -> None:
-    counts = np.cumsum(totals.buckets, axis=1).tolist()
+def _write_classes(lines: list[str], shot: _Shot) -> None:
+    counts = np.cumsum(shot.buckets, axis=1).tolist()
     name = "attnroute_training_class_latency_seconds"
-    for row, request_class in enumerate(totals.classes):
+    bounds = (*BOUNDS_S, "+Inf")
+    for row, request_class in enumerate(shot.classes):
         if not counts[row][-1]:
             continue
-        labels = _labels(service=service, request_class=request_class)
+        labels = _labels(service=shot.service, request_class=request_class)
+        head = f'{name}_bucket{{{labels},le="'
         lines.extend(
-            f'{name}_bucket{{{labels},le="{bound}"}} {count}\n'
-            for bound, count in zip((*BOUNDS_S, "+Inf"), counts[row], strict=True)
+            f'{head}{bound}"}} {count}\n' for bound, count in zip(bounds, counts[row], strict=True)
         )
-        lines.append(f"{name}_sum{{{labels}}} {float(totals.class_sum_s[row])!r}\n")
+        lines.append(f"{name}_sum{{{labels}}} {float(shot.class_sum_s[row])!r}\n")
         lines.append(f"{name}_count{{{labels}}} {counts[row][-1]}\n")
 
 
-def _write_endpoints(families: Mapping[str, list[str]], service: str, totals: _Totals) -> None:
-    for column, endpoint in enumerate(totals.endpoints):
-        labels = _labels(service=service, endpoint=endpoint)
-        for family, value in (
-            ("endpoint_inflight_seconds_total", totals.inflight_s[column]),
-            ("endpoint_rtt_seconds", totals.rtt_s[column]),
-            ("endpoint_concurrency", totals.concurrency[column]),
-        ):
-            if np.isfinite(value):
-                families[family].append(f"attnroute_{family}{{{labels}}} {float(value)!r}\n")
-        started_s = float(totals.started_s[column])
+def _write_endpoints(families: Mapping[str, list[str]], shot: _Shot) -> None:
+    gauges = {
+        "endpoint_inflight_seconds_total": shot.inflight_s.tolist(),
+        "endpoint_rtt_seconds": shot.rtt_s.tolist(),
+        "endpoint_concurrency": shot.concurrency.tolist(),
+    }
+    started = shot.started_s.tolist()
+    for column, endpoint in enumerate(shot.endpoints):
+        labels = _labels(service=shot.service, endpoint=endpoint)
+        for family, values in gauges.items():
+            if math.isfinite(values[column]):
+                families[family].append(f"attnroute_{family}{{{labels}}} {values[column]!r}\n")
         info = _labels(
-            zone=totals.labels[column].zone,
-            incarnation=repr(started_s) if started_s > 0 else "",
-            labels=totals.labels[column].labels,
+            zone=shot.labels[column].zone,
+            incarnation=repr(started[column]) if started[column] > 0 else "",
+            labels=shot.labels[column].labels,
         )
         families["endpoint_info"].append(f"attnroute_endpoint_info{{{labels},{info}}} 1\n")
 
