@@ -228,12 +228,14 @@ impl Live {
 
     /// Attempts in flight now whose time is still being measured: a stream whose answer has begun
     /// says no more of how busy its endpoint is than how long somebody listens.
+    #[inline]
     #[must_use]
     pub fn unanswered(&self) -> u32 {
         self.in_flight().saturating_sub(self.streams.load(Relaxed))
     }
 
     /// Attempts in flight now.
+    #[inline]
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)

@@ -37,6 +37,7 @@ impl AtomicF32 {
     }
 
     /// The value now.
+    #[inline]
     #[must_use]
     pub fn load(&self) -> f32 {
         f32::from_bits(self.0.load(Relaxed))

@@ -228,6 +228,7 @@ impl Books {
 
 impl Ledger {
     /// The ratio of a kind; `None` before its first answer.
+    #[inline]
     pub(crate) fn ratio_of(&self, kind: u32) -> Option<&Ratio> {
         let kind = kind as usize;
         let chunk = self.kinds.get(kind / CHUNK)?.get()?;

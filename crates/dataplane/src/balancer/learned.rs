@@ -17,7 +17,7 @@ pub use shown::{ClassScores, InForce};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
-use self::cost::{costs, Costs, Factors, Read, LANES, NEVER_S};
+use self::cost::{costs, each, Costs, Factors, Read, LANES, NEVER_S};
 use super::{Balancer, Rule, View};
 use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample};
 use crate::class::ClassSet;
@@ -27,7 +27,7 @@ use crate::ledger::{Expected, REPORT_AGE_MAX_NS};
 use crate::orca::LoadReport;
 use crate::reason::Reason;
 use crate::rng::Rng;
-use crate::score_table::{Row, ScoreTable};
+use crate::score_table::{Row, ScoreTable, UNKNOWN_S};
 
 /// By how much a cost is raised at random at most, so that equals take turns.
 pub const JITTER: f32 = 1e-3;
@@ -76,6 +76,8 @@ pub struct Learned {
     factors: Factors,
     /// Bit i: member i is usable.
     usable: Box<[u64]>,
+    /// By member.
+    static_weights: Box<[f32]>,
     full_scan_up_to: usize,
     candidates: usize,
     overload_split: bool,
@@ -159,6 +161,7 @@ impl Learned {
                 no_kind_ratio: !config.kind_ratio,
             },
             usable: usable.into(),
+            static_weights: view.members.iter().map(|one| one.static_weight).collect(),
             full_scan_up_to: config.full_scan_up_to as usize,
             candidates: (config.candidates as usize).min(CANDIDATES_MAX),
             overload_split: config.overload_split,
@@ -314,20 +317,19 @@ impl Learned {
         }
         let mut read = Read::<LANES>::default();
         for block in among.chunks(LANES) {
-            for (lane, index) in block.iter().enumerate() {
-                self.read(ask, *index, &mut read, lane);
-            }
+            self.read(ask, block, &mut read);
             let costs = costs(&read, &self.factors);
-            for (lane, index) in block.iter().enumerate() {
-                let jitter = rng.unit_f32();
-                let total_s = trace::total_s(costs.weighted_s[lane], jitter);
+            let jitter = jitters::<LANES>(block.len(), rng);
+            let totals_s: [f32; LANES] =
+                each(|lane| trace::total_s(costs.weighted_s[lane], jitter[lane]));
+            for (lane, (index, total_s)) in block.iter().zip(totals_s).enumerate() {
                 let is_less = best.is_none_or(|best| total_s < best.total_s);
                 if (traced || is_less) && !takes(*index) {
                     continue;
                 }
                 if traced {
                     let endpoint = &ask.view.members[*index as usize].endpoint;
-                    trace::note(endpoint, read.lane(lane), jitter, total_s);
+                    trace::note(endpoint, read.lane(lane), jitter[lane], total_s);
                 }
                 if is_less {
                     let waits = SPLIT_LATENCY * read.cost_s[lane];
@@ -343,64 +345,78 @@ impl Learned {
         best
     }
 
-    /// Reads what the cost on an endpoint hangs on.
+    /// Reads what the costs on up to `L` endpoints hang on.
+    ///
+    /// One cache line of all of them, then the next: endpoints lie far apart, and the processor
+    /// fetches the lines of several at once only if little else stands between.
     #[inline]
-    fn read<const L: usize>(&self, ask: &Ask<'_>, index: u32, out: &mut Read<L>, lane: usize) {
-        let (endpoint, now_ns) = (ask.view.endpoint(index), ask.now_ns);
-        let signals = &endpoint.ledger.signals;
-        let since = |at_ns: u64| now_ns.saturating_sub(at_ns);
-        out.own[lane] = endpoint.live.unanswered() as f32;
-        let reported_ns = signals.reported_ns.load(Relaxed);
-        let is_reported = reported_ns != 0 && since(reported_ns) <= REPORT_AGE_MAX_NS;
-        if is_reported && self.reported_load {
-            out.surplus[lane] = signals.surplus.load();
-            out.own_reported[lane] = signals.own_reported.load();
-            out.others[lane] = signals.others.load();
-            out.report_age_s[lane] = seconds(since(reported_ns));
-        } else {
-            out.surplus[lane] = 0.0;
-            out.own_reported[lane] = 0.0;
-            out.others[lane] = 0.0;
-            out.report_age_s[lane] = NEVER_S;
+    fn read<const L: usize>(&self, ask: &Ask<'_>, block: &[u32], out: &mut Read<L>) {
+        let view = ask.view;
+        let mut endpoints = [view.endpoint(block[0]); L];
+        for (lane, index) in block.iter().enumerate().take(L) {
+            endpoints[lane] = view.endpoint(*index);
         }
-        let utilized_ns = signals.utilized_ns.load(Relaxed);
-        let is_utilized = utilized_ns != 0 && since(utilized_ns) <= REPORT_AGE_MAX_NS;
-        out.utilization[lane] = if is_utilized {
-            signals.utilization.load()
-        } else {
-            0.0
-        };
-        let ratio = &signals.ratio;
-        out.measured_s[lane] = ratio.measured.load();
-        out.expected_s[lane] = ratio.expected.load();
-        out.ratio_age_s[lane] = seconds(since(ratio.sampled_ns.load(Relaxed)));
-        if let Some(ratio) = endpoint.ledger.ratio_of(ask.kind) {
-            out.kind_measured_s[lane] = ratio.measured.load();
-            out.kind_expected_s[lane] = ratio.expected.load();
-            out.kind_age_s[lane] = seconds(since(ratio.sampled_ns.load(Relaxed)));
-        } else {
-            out.kind_measured_s[lane] = 0.0;
-            out.kind_expected_s[lane] = 0.0;
-            out.kind_age_s[lane] = NEVER_S;
+        let endpoints = &endpoints[..block.len().min(L)];
+        for (lane, endpoint) in endpoints.iter().enumerate() {
+            out.own[lane] = endpoint.live.unanswered() as f32;
         }
-        out.errors[lane] = signals.errors.load();
-        out.answer_age_s[lane] = seconds(since(signals.answered_ns.load(Relaxed)));
-        out.rtt_s[lane] = signals.rtt_s.load();
-        let (table, place) = (&self.learning.table, index as usize);
-        let mean_s = table.mean_service_s.get(place).copied();
-        let mean_s = mean_s.unwrap_or(crate::score_table::UNKNOWN_S);
-        out.mean_service_s[lane] = mean_s;
-        out.concurrency[lane] = table.concurrency.get(place).copied().unwrap_or(1.0);
-        out.cost_s[lane] = match (ask.row, ask.age) {
-            (None, _) => mean_s,
-            (Some(row), Age::Fresh) => row.cost_s[place],
-            (Some(row), _) => row.table_cost_s[place],
+        self.read_reports(ask.now_ns, endpoints, out);
+        read_answers(ask.now_ns, endpoints, out);
+        read_kind(ask, endpoints, out);
+        self.read_scores(ask, block, out);
+        if view.slow_start.is_some() {
+            for (lane, index) in block.iter().enumerate().take(L) {
+                out.weight[lane] = view.weight(*index, ask.now_ns) as f32;
+            }
+        }
+    }
+
+    #[inline]
+    fn read_reports<const L: usize>(
+        &self,
+        now_ns: u64,
+        endpoints: &[&Endpoint],
+        out: &mut Read<L>,
+    ) {
+        for (lane, endpoint) in endpoints.iter().enumerate().take(L) {
+            let signals = &endpoint.ledger.signals;
+            let reported_ns = signals.reported_ns.load(Relaxed);
+            let age_ns = now_ns.saturating_sub(reported_ns);
+            if self.reported_load && reported_ns != 0 && age_ns <= REPORT_AGE_MAX_NS {
+                out.surplus[lane] = signals.surplus.load();
+                out.own_reported[lane] = signals.own_reported.load();
+                out.others[lane] = signals.others.load();
+                out.report_age_s[lane] = seconds(age_ns);
+            } else {
+                out.surplus[lane] = 0.0;
+                out.own_reported[lane] = 0.0;
+                out.others[lane] = 0.0;
+                out.report_age_s[lane] = NEVER_S;
+            }
+            let utilized_ns = signals.utilized_ns.load(Relaxed);
+            let is_old = now_ns.saturating_sub(utilized_ns) > REPORT_AGE_MAX_NS;
+            out.utilization[lane] = if utilized_ns == 0 || is_old {
+                0.0
+            } else {
+                signals.utilization.load()
+            };
+        }
+    }
+
+    #[inline]
+    fn read_scores<const L: usize>(&self, ask: &Ask<'_>, block: &[u32], out: &mut Read<L>) {
+        let table = &self.learning.table;
+        let costs_s = match (ask.row, ask.age) {
+            (None, _) => &table.mean_service_s,
+            (Some(row), Age::Fresh) => &row.cost_s,
+            (Some(row), _) => &row.table_cost_s,
         };
-        let member = &ask.view.members[place];
-        out.weight[lane] = match ask.view.slow_start {
-            None => member.static_weight,
-            Some(_) => ask.view.weight(index, now_ns) as f32,
-        };
+        let near = neighbours(block);
+        let mean_s = &table.mean_service_s;
+        read_column(mean_s, block, near, UNKNOWN_S, &mut out.mean_service_s);
+        read_column(&table.concurrency, block, near, 1.0, &mut out.concurrency);
+        read_column(costs_s, block, near, UNKNOWN_S, &mut out.cost_s);
+        read_column(&self.static_weights, block, near, 1.0, &mut out.weight);
     }
 
     /// What a pick for a call of this class would expect of an endpoint now.
@@ -447,7 +463,7 @@ impl Learned {
 
     fn examine_one(&self, ask: &Ask<'_>, index: u32) -> Examined {
         let mut read = Read::<1>::default();
-        self.read(ask, index, &mut read, 0);
+        self.read(ask, &[index], &mut read);
         Examined {
             index,
             costs: costs(&read, &self.factors),
@@ -456,6 +472,79 @@ impl Learned {
     }
 }
 
+/// U for the first `count` of a block.
+#[inline(always)]
+fn jitters<const L: usize>(count: usize, rng: &mut Rng) -> [f32; L] {
+    let mut out = [0.0; L];
+    for pair in out.chunks_exact_mut(2).take(count.div_ceil(2)) {
+        (pair[0], pair[1]) = rng.unit_f32_pair();
+    }
+    out
+}
+
+/// The first place of a block of neighbours, which is the rule while all endpoints are usable.
+#[inline(always)]
+fn neighbours(block: &[u32]) -> Option<usize> {
+    let first = *block.first()?;
+    let are = block.iter().zip(first..).all(|(one, next)| *one == next);
+    are.then_some(first as usize)
+}
+
+/// The values of a block; `unknown` beyond the end. `near`: see [`neighbours`].
+#[inline(always)]
+fn read_column<const L: usize>(
+    column: &[f32],
+    block: &[u32],
+    near: Option<usize>,
+    unknown: f32,
+    out: &mut [f32; L],
+) {
+    if let Some(values) = near.and_then(|first| column.get(first..first + block.len())) {
+        match <&[f32; L]>::try_from(values) {
+            Ok(values) => *out = *values,
+            Err(_) => out
+                .iter_mut()
+                .zip(values)
+                .for_each(|(out, value)| *out = *value),
+        }
+        return;
+    }
+    for (out, index) in out.iter_mut().zip(block) {
+        *out = column.get(*index as usize).copied().unwrap_or(unknown);
+    }
+}
+
+#[inline]
+fn read_answers<const L: usize>(now_ns: u64, endpoints: &[&Endpoint], out: &mut Read<L>) {
+    for (lane, endpoint) in endpoints.iter().enumerate().take(L) {
+        let signals = &endpoint.ledger.signals;
+        let since = |at_ns: &AtomicU64| seconds(now_ns.saturating_sub(at_ns.load(Relaxed)));
+        out.measured_s[lane] = signals.ratio.measured.load();
+        out.expected_s[lane] = signals.ratio.expected.load();
+        out.ratio_age_s[lane] = since(&signals.ratio.sampled_ns);
+        out.errors[lane] = signals.errors.load();
+        out.answer_age_s[lane] = since(&signals.answered_ns);
+        out.rtt_s[lane] = signals.rtt_s.load();
+    }
+}
+
+#[inline]
+fn read_kind<const L: usize>(ask: &Ask<'_>, endpoints: &[&Endpoint], out: &mut Read<L>) {
+    for (lane, endpoint) in endpoints.iter().enumerate().take(L) {
+        if let Some(ratio) = endpoint.ledger.ratio_of(ask.kind) {
+            let age_ns = ask.now_ns.saturating_sub(ratio.sampled_ns.load(Relaxed));
+            out.kind_measured_s[lane] = ratio.measured.load();
+            out.kind_expected_s[lane] = ratio.expected.load();
+            out.kind_age_s[lane] = seconds(age_ns);
+        } else {
+            out.kind_measured_s[lane] = 0.0;
+            out.kind_expected_s[lane] = 0.0;
+            out.kind_age_s[lane] = NEVER_S;
+        }
+    }
+}
+
+#[inline]
 fn seconds(ns: u64) -> f32 {
     // Signed: one instruction instead of three.
     ns as i64 as f32 * 1e-9

@@ -27,31 +27,49 @@ pub const NEVER_S: f32 = 1e9;
 /// Added and taken away again, it rounds to a whole number, which then stands in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// Exponent of 2 beyond which a power counts as this one: the least that is a normal number.
-const POWER_MAX: f32 = 126.0;
+/// Exponent of 2 beyond which a power counts as this one: the least that is a normal number, less
+/// one for a fraction below 1.
+const POWER_MAX: f32 = 125.0;
 
-/// e^-x for x >= 0, within 1e-4 of itself.
+/// The lesser; `most` where `value` is no number. (One instruction; `f32::min` takes five.)
 #[inline(always)]
-fn exp(x: f32) -> f32 {
-    let power = (x * std::f32::consts::LOG2_E).min(POWER_MAX);
-    let rounded = power + ROUND;
-    let rest = (power - (rounded - ROUND)) * std::f32::consts::LN_2;
-    let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
-    let scale = f32::from_bits(127_u32.wrapping_sub(whole) << 23);
-    // Taylor: what is left is at most (ln 2 / 2)^5 / 120.
-    let tail = 0.5 - rest * (1.0 / 6.0 - rest * (1.0 / 24.0));
-    scale * (1.0 - rest * (1.0 - rest * tail))
+fn at_most(value: f32, most: f32) -> f32 {
+    if value < most {
+        value
+    } else {
+        most
+    }
 }
 
-/// ln(1 + e^-x) for x >= 0, within 2e-4 of itself.
+/// The greater; `least` where `value` is no number.
+#[inline(always)]
+fn at_least(value: f32, least: f32) -> f32 {
+    if value > least {
+        value
+    } else {
+        least
+    }
+}
+
+/// 2^-x for x >= 0, within 2e-4 of itself.
+#[inline(always)]
+fn half_power(x: f32) -> f32 {
+    let power = at_most(x, POWER_MAX);
+    let rounded = power + ROUND;
+    let rest = power - (rounded - ROUND);
+    // The cubic of the least relative error on [-1/2, 1/2] among those that are 1 at 0.
+    let fraction = 1.0 - rest * (0.693_282_97 - rest * (0.242_211_01 - rest * 0.055_008_61));
+    // Whole powers are taken off the exponent; the bits of ROUND are shifted out.
+    f32::from_bits(fraction.to_bits().wrapping_sub(rounded.to_bits() << 23))
+}
+
+/// ln(1 + e^-x) for x >= 0, within 3e-4 of itself.
 #[inline(always)]
 fn soft(x: f32) -> f32 {
-    // ln(1 + t) = 2 artanh(t / (2 + t)), whose series falls by more than 9 a step.
-    let t = exp(x);
-    let s = t / (2.0 + t);
-    let square = s * s;
-    let tail = 1.0 / 3.0 + square * (1.0 / 5.0 + square * (1.0 / 7.0));
-    2.0 * s * (1.0 + square * tail)
+    let t = half_power(x * std::f32::consts::LOG2_E);
+    // ln(1 + t)/t by the quartic of the least relative error on [0, 1].
+    let tail = 0.306_301_24 - t * (0.157_427_45 - t * 0.041_347_33);
+    t * (0.999_943_3 - t * (0.496_977_93 - t * tail))
 }
 
 /// What the cost of a call on an endpoint hangs on, `L` endpoints at once. Times in seconds; ages
@@ -333,108 +351,188 @@ impl Costs<1> {
 #[inline(always)]
 fn ratio(measured: f32, expected: f32, kept: f32, prior_s: f32, of: f32) -> f32 {
     let found = (measured * kept + prior_s * of) / (expected * kept + prior_s);
-    found.clamp(RATIO_MIN, RATIO_MAX)
+    at_most(at_least(found, RATIO_MIN), RATIO_MAX)
 }
 
-/// The costs of a block.
+/// A value for each place.
 #[inline(always)]
-#[must_use]
-#[expect(
-    clippy::needless_range_loop,
-    reason = "one place in many arrays: iterators of all of them would hide it"
-)]
-pub fn costs<const L: usize>(read: &Read<L>, factors: &Factors) -> Costs<L> {
-    let mut out = Costs {
-        calls: [0.0; L],
-        latency_s: [0.0; L],
-        ratio: [1.0; L],
-        kind_ratio: [1.0; L],
-        errors: [0.0; L],
-        service_s: [0.0; L],
-        wait_s: [0.0; L],
-        utilization_s: [0.0; L],
-        queue_s: [0.0; L],
-        class_queue_s: [0.0; L],
-        error_s: [0.0; L],
-        cost_s: [0.0; L],
-        weighted_s: [0.0; L],
-    };
-    let mut wait = [0.0; L];
-    for i in 0..L {
-        let fresh = exp(read.report_age_s[i] * factors.report_fade);
-        let others = fresh * read.surplus[i] + (1.0 - fresh) * read.others[i];
-        let grown = (read.own[i] - read.own_reported[i]).max(0.0);
-        let calls = read.own[i] + (others.max(0.0) + factors.peers * grown);
-        let bend = BEND + BEND_STALE * (1.0 - fresh);
-        let above = calls - read.concurrency[i] + 1.0;
-        let queue = above.max(0.0) + bend * soft(above.abs() / bend);
-        wait[i] = queue / read.concurrency[i] * read.mean_service_s[i];
-        out.calls[i] = calls;
-        out.latency_s[i] = read.cost_s[i] + wait[i];
-    }
-    if !factors.no_ratio {
-        for i in 0..L {
-            let kept = exp(read.ratio_age_s[i] * factors.ratio_fade);
-            let prior_s = RATIO_PRIOR * read.mean_service_s[i];
-            out.ratio[i] = ratio(read.measured_s[i], read.expected_s[i], kept, prior_s, 1.0);
-        }
-    }
-    out.kind_ratio = out.ratio;
-    if !factors.no_kind_ratio {
-        for i in 0..L {
-            let kept = exp(read.kind_age_s[i] * factors.ratio_fade);
-            let prior_s = KIND_RATIO_PRIOR * read.mean_service_s[i];
-            let (measured_s, expected_s) = (read.kind_measured_s[i], read.kind_expected_s[i]);
-            out.kind_ratio[i] = ratio(measured_s, expected_s, kept, prior_s, out.ratio[i]);
-        }
-    }
-    for i in 0..L {
-        let service_s = out.kind_ratio[i] * read.cost_s[i];
-        let busy = read.utilization[i].min(UTILIZATION_MAX);
-        let load = out.calls[i] / read.concurrency[i];
-        let cube = load * load * load;
-        let errors = read.errors[i] * exp(read.answer_age_s[i] * factors.error_fade);
-        let costly = errors > factors.error_threshold;
-        out.service_s[i] = service_s;
-        out.wait_s[i] = out.ratio[i] * wait[i];
-        out.utilization_s[i] = factors.utilization * service_s * (busy / (1.0 - busy));
-        out.queue_s[i] = factors.queue * read.mean_service_s[i] * cube;
-        out.class_queue_s[i] = factors.class_queue * service_s * cube;
-        out.errors[i] = errors;
-        out.error_s[i] = if costly {
-            factors.error_penalty_s * errors
-        } else {
-            0.0
-        };
-        out.cost_s[i] = read.rtt_s[i]
-            + out.service_s[i]
-            + out.wait_s[i]
-            + out.utilization_s[i]
-            + out.queue_s[i]
-            + out.class_queue_s[i]
-            + out.error_s[i];
-        out.weighted_s[i] = out.cost_s[i] / read.weight[i];
+pub(super) fn each<const L: usize>(value: impl Fn(usize) -> f32) -> [f32; L] {
+    let mut out = [0.0; L];
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = value(i);
     }
     out
 }
 
+/// Whether all values are this one, bit for bit: then what is done to them can be spared.
+#[inline(always)]
+fn all_are<const L: usize>(values: &[f32; L], value: f32) -> bool {
+    let differing = |found: u32, one: &f32| found | (one.to_bits() ^ value.to_bits());
+    values.iter().fold(0, differing) == 0
+}
+
+/// e^-(age x fade), place by place.
+#[inline(always)]
+fn faded<const L: usize>(ages_s: &[f32; L], fade: f32) -> [f32; L] {
+    let fade = fade * std::f32::consts::LOG2_E;
+    each(|i| half_power(ages_s[i] * fade))
+}
+
+/// n, n/c, and how long a call waits, before anything was measured.
+#[inline(always)]
+fn waits<const L: usize>(read: &Read<L>, factors: &Factors) -> [[f32; L]; 3] {
+    let fresh = faded(&read.report_age_s, factors.report_fade);
+    let calls: [f32; L] = each(|i| {
+        let others = fresh[i] * read.surplus[i] + (1.0 - fresh[i]) * read.others[i];
+        let grown = at_least(read.own[i] - read.own_reported[i], 0.0);
+        read.own[i] + (at_least(others, 0.0) + factors.peers * grown)
+    });
+    let bend: [f32; L] = each(|i| BEND + BEND_STALE * (1.0 - fresh[i]));
+    let above: [f32; L] = each(|i| calls[i] - read.concurrency[i] + 1.0);
+    let bent: [f32; L] = each(|i| soft(above[i].abs() / bend[i]));
+    let turns: [f32; L] = each(|i| 1.0 / read.concurrency[i]);
+    let wait = each(|i| {
+        let queue = at_least(above[i], 0.0) + bend[i] * bent[i];
+        queue * turns[i] * read.mean_service_s[i]
+    });
+    [calls, each(|i| calls[i] * turns[i]), wait]
+}
+
+/// r and r_m.
+#[inline(always)]
+fn ratios<const L: usize>(read: &Read<L>, factors: &Factors) -> [[f32; L]; 2] {
+    let mut all = [1.0; L];
+    if !factors.no_ratio {
+        let kept = faded(&read.ratio_age_s, factors.ratio_fade);
+        all = each(|i| {
+            let prior_s = RATIO_PRIOR * read.mean_service_s[i];
+            ratio(
+                read.measured_s[i],
+                read.expected_s[i],
+                kept[i],
+                prior_s,
+                1.0,
+            )
+        });
+    }
+    if factors.no_kind_ratio {
+        return [all, all];
+    }
+    let kept = faded(&read.kind_age_s, factors.ratio_fade);
+    let of_kind = each(|i| {
+        let prior_s = KIND_RATIO_PRIOR * read.mean_service_s[i];
+        let (measured_s, expected_s) = (read.kind_measured_s[i], read.kind_expected_s[i]);
+        ratio(measured_s, expected_s, kept[i], prior_s, all[i])
+    });
+    [all, of_kind]
+}
+
+/// Shares of errors as they count now, and their cost.
+#[inline(always)]
+fn errors<const L: usize>(read: &Read<L>, factors: &Factors) -> [[f32; L]; 2] {
+    if all_are(&read.errors, 0.0) {
+        return [[0.0; L]; 2];
+    }
+    let kept = faded(&read.answer_age_s, factors.error_fade);
+    let errors: [f32; L] = each(|i| read.errors[i] * kept[i]);
+    let cost_s = each(|i| {
+        let costly = errors[i] > factors.error_threshold;
+        if costly {
+            factors.error_penalty_s * errors[i]
+        } else {
+            0.0
+        }
+    });
+    [errors, cost_s]
+}
+
+/// The costs of a block.
+///
+/// Step by step over the whole block: one chain from the first step to the last is some hundred
+/// cycles long, and the processor would spend most of the time on waiting for it.
+#[inline(always)]
+#[must_use]
+pub fn costs<const L: usize>(read: &Read<L>, factors: &Factors) -> Costs<L> {
+    let [calls, load, wait] = waits(read, factors);
+    let [ratio, kind_ratio] = ratios(read, factors);
+    let [errors, error_s] = errors(read, factors);
+    let service_s: [f32; L] = each(|i| kind_ratio[i] * read.cost_s[i]);
+    let wait_s: [f32; L] = each(|i| ratio[i] * wait[i]);
+    let mut utilization_s = [0.0; L];
+    if !all_are(&read.utilization, 0.0) {
+        utilization_s = each(|i| {
+            let busy = at_most(read.utilization[i], UTILIZATION_MAX);
+            factors.utilization * service_s[i] * (busy / (1.0 - busy))
+        });
+    }
+    let cube: [f32; L] = each(|i| load[i] * load[i] * load[i]);
+    let queue_s: [f32; L] = each(|i| factors.queue * read.mean_service_s[i] * cube[i]);
+    let class_queue_s: [f32; L] = each(|i| factors.class_queue * service_s[i] * cube[i]);
+    let cost_s: [f32; L] = each(|i| {
+        read.rtt_s[i]
+            + service_s[i]
+            + wait_s[i]
+            + utilization_s[i]
+            + queue_s[i]
+            + class_queue_s[i]
+            + error_s[i]
+    });
+    let mut weighted_s = cost_s;
+    if !all_are(&read.weight, 1.0) {
+        weighted_s = each(|i| cost_s[i] / read.weight[i]);
+    }
+    Costs {
+        latency_s: each(|i| read.cost_s[i] + wait[i]),
+        weighted_s,
+        calls,
+        ratio,
+        kind_ratio,
+        errors,
+        service_s,
+        wait_s,
+        utilization_s,
+        queue_s,
+        class_queue_s,
+        error_s,
+        cost_s,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{exp, soft};
+    use std::f64::consts::LOG2_E;
+
+    use super::{all_are, at_least, at_most, half_power, soft};
 
     #[test]
     fn exponentials_are_within_a_thousandth() {
         for step in 0..60_000 {
             let x = f64::from(step) * 1e-3;
-            let found = f64::from(exp(x as f32)) / libm::exp(-x) - 1.0;
-            assert!(found.abs() < 1e-4, "e^-{x}: {found}");
+            let found = f64::from(half_power((x * LOG2_E) as f32)) / libm::exp(-x) - 1.0;
+            assert!(found.abs() < 2e-4, "e^-{x}: {found}");
             let found = f64::from(soft(x as f32)) / libm::log1p(libm::exp(-x)) - 1.0;
-            assert!(found.abs() < 2e-4, "soft {x}: {found}");
+            assert!(found.abs() < 3e-4, "soft {x}: {found}");
         }
         for x in [100.0, 1e3, 1e10, f32::MAX, f32::INFINITY] {
-            assert!((0.0..1e-30).contains(&exp(x)), "{x}");
-            assert!((0.0..1e-30).contains(&soft(x)), "{x}");
+            assert!((0.0..1e-29).contains(&half_power(x)), "{x}");
+            assert!((0.0..1e-29).contains(&soft(x)), "{x}");
         }
-        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(half_power(0.0), 1.0);
+        assert!(half_power(125.0).is_normal());
+    }
+
+    #[test]
+    fn what_is_no_number_gives_way_to_the_bound() {
+        assert_eq!([at_most(1.0, 2.0), at_most(3.0, 2.0)], [1.0, 2.0]);
+        assert_eq!([at_least(1.0, 2.0), at_least(3.0, 2.0)], [2.0, 3.0]);
+        assert_eq!([at_most(f32::NAN, 2.0), at_least(f32::NAN, 2.0)], [2.0; 2]);
+    }
+
+    #[test]
+    fn one_that_differs_is_seen() {
+        let mut values = [1.0; 16];
+        assert!(all_are(&values, 1.0));
+        values[15] = 1.0 + f32::EPSILON;
+        assert!(!all_are(&values, 1.0));
     }
 }

@@ -33,7 +33,7 @@ impl Learned {
             return None;
         }
         let mut read = Read::<1>::default();
-        self.read(&ask, index, &mut read, 0);
+        self.read(&ask, &[index], &mut read);
         // The call itself waits for others, not for itself.
         read.own[0] = (read.own[0] - 1.0).max(0.0);
         let costs = costs(&read, &self.factors);

@@ -135,6 +135,7 @@ pub(crate) fn described(names: &[&str], values: &[f32]) -> Value {
 }
 
 /// The cost of an endpoint with the noise that decides between equals.
+#[inline]
 pub(super) fn total_s(weighted_s: f32, jitter: f32) -> f32 {
     weighted_s * (1.0 + JITTER * jitter)
 }
