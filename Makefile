@@ -29,7 +29,7 @@ fmt: ## format Python and Rust
 	@cargo fmt --all
 
 bench: setup ## next to direct, Envoy, HAProxy and nginx in one run; writes benchmarks/README.md
-	@scripts/fetch-debs nghttp2-client haproxy nginx
+	@scripts/fetch-debs nghttp2-client nghttp2-server haproxy nginx
 	@.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
 
 bench-decisions: setup ## every balancer in every simulated world; writes benchmarks/decisions.md

@@ -52,7 +52,21 @@ class LoadResult:
         return quantile(self.latencies_us, share)
 
 
-def parse_output(text: str) -> LoadResult:
+@dataclass(frozen=True)
+class Exchange:
+    """What one call sends and gets back.
+
+    path: `:path` of the call.
+    data: its body, framed messages as they go over the wire.
+    answer_bytes: length of the body of a whole answer.
+    """
+
+    path: str
+    data: Path
+    answer_bytes: int
+
+
+def parse_output(text: str, *, answer_bytes: int = len(FRAME)) -> LoadResult:
     """Read h2load's summary. Raises BenchmarkError if a part of it is missing."""
     finished = _FINISHED.search(text)
     requests = _REQUESTS.search(text)
@@ -60,10 +74,10 @@ def parse_output(text: str) -> LoadResult:
     if finished is None or requests is None or data is None:
         raise BenchmarkError(f"h2load printed no summary that can be read: {text[-500:].strip()}")
     total, succeeded = int(requests[1]), int(requests[4])
-    whole_messages = int(data[1]) // len(FRAME)
+    whole_answers = int(data[1]) // answer_bytes
     return LoadResult(
         calls=total,
-        failed=total - min(succeeded, whole_messages),
+        failed=total - min(succeeded, whole_answers),
         wall_s=float(finished[1]) * _SECONDS[finished[2]],
     )
 
@@ -84,16 +98,16 @@ def parse_log(lines: Iterable[str]) -> tuple[float, ...]:
 
 
 def load_command(
-    binary: Path, shape: Shape, *, calls: int, port: int, frame: Path, log: Path | None
+    binary: Path, shape: Shape, *, calls: int, port: int, exchange: Exchange, log: Path | None
 ) -> list[str]:
     """Command line that makes `calls` unary calls of `shape` against 127.0.0.1:`port`."""
     command = [str(binary), "-t", "1", "-n", str(calls)]
-    command += ["-c", str(shape.connections), "-m", str(shape.streams), "-d", str(frame)]
+    command += ["-c", str(shape.connections), "-m", str(shape.streams), "-d", str(exchange.data)]
     for header in (f":authority: {AUTHORITY}", "content-type: application/grpc", "te: trailers"):
         command += ["-H", header]
     if log is not None:
         command += ["--log-file", str(log)]
-    return [*command, f"http://127.0.0.1:{port}{PATH}"]
+    return [*command, f"http://127.0.0.1:{port}{exchange.path}"]
 
 
 @dataclass(frozen=True)
@@ -104,14 +118,23 @@ class Loader:
     core: int
     directory: Path
 
-    def run(self, shape: Shape, *, calls: int, port: int) -> LoadResult:
-        """Make the calls and wait for them; BenchmarkError if h2load fails or hangs."""
-        frame = self.directory / "frame.bin"
-        frame.write_bytes(FRAME)
+    def run(
+        self, shape: Shape, *, calls: int, port: int, exchange: Exchange | None = None
+    ) -> LoadResult:
+        """Make the calls and wait for them; BenchmarkError if h2load fails or hangs.
+
+        exchange: what each sends and gets; a small message both ways unless it says otherwise.
+        """
+        if exchange is None:
+            frame = self.directory / "frame.bin"
+            frame.write_bytes(FRAME)
+            exchange = Exchange(PATH, frame, len(FRAME))
         log = self.directory / "calls.log" if shape.latency else None
         if log is not None:
             log.unlink(missing_ok=True)
-        command = load_command(self.binary, shape, calls=calls, port=port, frame=frame, log=log)
+        command = load_command(
+            self.binary, shape, calls=calls, port=port, exchange=exchange, log=log
+        )
         try:
             done = subprocess.run(
                 ["setpriv", "--pdeathsig", "KILL", "taskset", "-c", str(self.core), *command],
@@ -126,7 +149,7 @@ class Loader:
             ) from error
         if done.returncode != 0:
             raise BenchmarkError(f"h2load ended with {done.returncode}: {done.stderr[-500:]}")
-        result = parse_output(done.stdout)
+        result = parse_output(done.stdout, answer_bytes=exchange.answer_bytes)
         if log is None:
             return result
         with log.open() as lines:

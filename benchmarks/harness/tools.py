@@ -18,7 +18,12 @@ from pathlib import Path
 from benchmarks.harness.errors import BenchmarkError
 
 ROOT = Path(__file__).resolve().parents[2]
-DEBIAN_PACKAGES = {"h2load": "nghttp2-client", "haproxy": "haproxy", "nginx": "nginx"}
+DEBIAN_PACKAGES = {
+    "h2load": "nghttp2-client",
+    "nghttpd": "nghttp2-server",
+    "haproxy": "haproxy",
+    "nginx": "nginx",
+}
 ENVOY_REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 SYSTEM_TOOLS = ("setpriv", "taskset", "sh")
 
@@ -28,6 +33,7 @@ class Tools:
     """Paths of everything that a run starts."""
 
     h2load: Path
+    nghttpd: Path
     nginx: Path
     haproxy: Path
     envoy: Path
@@ -63,6 +69,7 @@ def find_tools() -> Tools:
         _run([str(ROOT / "scripts" / "fetch-debs"), *missing], "the peers")
     return Tools(
         h2load=binaries / "h2load",
+        nghttpd=binaries / "nghttpd",
         nginx=binaries / "nginx",
         haproxy=binaries / "haproxy",
         envoy=_envoy(ROOT / ".tools" / "venvs" / "envoy"),

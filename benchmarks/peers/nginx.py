@@ -23,6 +23,7 @@ http {
   keepalive_requests 1000000000;
   keepalive_timeout 1h;
   http2_max_concurrent_streams 10000;
+  client_max_body_size 0;
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
   uwsgi_temp_path uwsgi; scgi_temp_path scgi;
   upstream endpoints {

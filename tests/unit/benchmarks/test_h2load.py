@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.harness.h2load import FRAME, load_command, parse_log, parse_output
+from benchmarks.harness.h2load import FRAME, PATH, Exchange, load_command, parse_log, parse_output
 from benchmarks.harness.shapes import SINGLE, SQUEEZED_16
 
 OUTPUT = """\
@@ -81,13 +81,15 @@ def test_frame_is_one_uncompressed_grpc_message() -> None:
 
 
 def test_command_bounds_calls_and_logs_only_when_asked(tmp_path: Path) -> None:
+    exchange = Exchange(PATH, tmp_path / "f", len(FRAME))
     plain = load_command(
-        Path("h2load"), SQUEEZED_16, calls=500, port=9, frame=tmp_path / "f", log=None
+        Path("h2load"), SQUEEZED_16, calls=500, port=9, exchange=exchange, log=None
     )
     assert plain[plain.index("-n") + 1] == "500"
     assert (plain[plain.index("-c") + 1], plain[plain.index("-m") + 1]) == ("8", "16")
-    assert plain[-1].startswith("http://127.0.0.1:9/")
+    assert plain[plain.index("-d") + 1] == str(exchange.data)
+    assert plain[-1] == f"http://127.0.0.1:9{PATH}"
     assert "--log-file" not in plain
     log = tmp_path / "calls.log"
-    logged = load_command(Path("h2load"), SINGLE, calls=5, port=9, frame=tmp_path / "f", log=log)
+    logged = load_command(Path("h2load"), SINGLE, calls=5, port=9, exchange=exchange, log=log)
     assert logged[logged.index("--log-file") + 1] == str(log)
