@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from attnroute.features.schema import (
     PAIR_FEATURES,
     schema_hash,
 )
-from attnroute.model.network import Router
+from attnroute.model.network import Router, RouterConfig
 
 __all__ = [
     "PARITY",
@@ -44,6 +44,7 @@ __all__ = [
     "parity",
     "random_inputs",
     "rank_agreement",
+    "router_of",
     "run_graphs",
     "torch_outputs",
     "with_int8",
@@ -160,6 +161,32 @@ def with_weights(graphs: Graphs, router: Router) -> dict[str, bytes]:
     if not worst <= PARITY:
         raise ExportError(f"onnxruntime is {worst:.2e} away from torch, at most {PARITY:.0e}")
     return made
+
+
+def router_of(bundle: Bundle) -> Router:
+    """The router whose numbers a bundle has, to train on from there.
+
+    Raises ExportError where the bundle is of another network than this build's.
+    """
+    where = f"{bundle.manifest.name}/{bundle.manifest.version}"
+    shape = bundle.manifest.trained.get("shape")
+    try:
+        router = Router(RouterConfig(**shape))  # type: ignore[arg-type]
+    except TypeError:
+        raise ExportError(
+            f"`{where}` does not say the shape of its network; train from another bundle"
+        ) from None
+    for name, module in _modules(router).items():
+        model = onnx.load_from_string(bundle.graphs[name])
+        found = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        state = {
+            key: torch.from_numpy(found[key].copy()) for key in module.state_dict() if key in found
+        }
+        try:
+            module.load_state_dict(state)
+        except RuntimeError as error:
+            raise ExportError(f"`{where}`: `{name}` is of another network: {error}") from error
+    return router
 
 
 def _session(graph: bytes) -> onnxruntime.InferenceSession:
@@ -299,7 +326,7 @@ def bundle_of(
         opset=OPSET,
         tolerance=1e-3,
         created_s=time.time() if now_s is None else now_s,
-        trained=trained,
+        trained={**trained, "shape": asdict(router.config)},
         metrics={**metrics, "parity": parity(made, router)},
     )
     return Bundle(manifest, made, Probe(inputs, run_graphs(made, inputs)), card)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attnroute.bundle import Manifest
 
-__all__ = ["card"]
+__all__ = ["card", "online_card"]
 
 
 def card(manifest: Manifest, held_out: int, trained: int) -> str:
@@ -31,3 +33,12 @@ def card(manifest: Manifest, held_out: int, trained: int) -> str:
         ),
     ]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def online_card(name: str, metrics: Mapping[str, float], scrapes: int) -> str:
+    """Of a bundle that a trainer made beside a fleet."""
+    figures = "\n".join(f"| `{key}` | {value:.6g} |" for key, value in metrics.items())
+    return (
+        f"# {name}\n\nTrained beside a fleet on {scrapes} scrapes of its services, each judged "
+        f"before it was learned from.\n\n| figure | value |\n|---|---|\n{figures}\n"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +20,7 @@ from attnroute.model.export import (
     export_graphs,
     parity,
     rank_agreement,
+    router_of,
     run_graphs,
     with_int8,
     with_weights,
@@ -115,3 +118,23 @@ def test_rank_agreement_by_hand() -> None:
     expected = np.array([[1.0, 2.0], [1.0, 1.04], [1.0, 2.0]])
     found = np.array([[5.0, 6.0], [2.0, 1.0], [2.0, 1.0]])
     assert rank_agreement(found, expected) == pytest.approx(2 / 3)
+
+
+def test_training_goes_on_from_the_numbers_of_a_bundle(graphs: dict[str, bytes]) -> None:
+    router = trained()
+    with torch.no_grad():
+        router.score.temperature.fill_(0.7)
+    made = bundle(graphs, router)
+    again = router_of(made)
+    for name, value in router.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert again.config == router.config
+
+
+def test_a_bundle_of_another_network_is_not_trained_from(graphs: dict[str, bytes]) -> None:
+    made = bundle(graphs, trained())
+    other = {**made.manifest.trained, "shape": {**asdict(RouterConfig()), "values": 3}}
+    with pytest.raises(ExportError, match=r"`t/1.0.0`: `encode_endpoints.onnx` is of another"):
+        router_of(replace(made, manifest=replace(made.manifest, trained=other)))
+    with pytest.raises(ExportError, match=r"`t/1.0.0` does not say the shape"):
+        router_of(replace(made, manifest=replace(made.manifest, trained={})))
