@@ -15,7 +15,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use crate::call_record::EndedCall;
+use crate::call_record::{EndedCall, Stamp};
 use crate::config::AccessLogConfig;
 
 /// Calls that wait for the writer; one more is dropped and counted.
@@ -160,13 +160,13 @@ impl Target {
             "stdout" | "stderr" => STREAM_BYTES,
             _ => FILE_BYTES,
         };
-        let mut line = Vec::new();
+        let (mut line, mut stamp) = (Vec::new(), Stamp::default());
         while let Ok(first) = queue.recv() {
             std::thread::sleep(PAUSE);
             let rest = std::iter::from_fn(|| queue.try_recv().ok());
             for ended in std::iter::once(first).chain(rest) {
                 line.clear();
-                ended.write_line(&mut line);
+                ended.write_line(&mut line, &mut stamp);
                 if self.batch.len() + line.len() > limit {
                     self.flush();
                 }

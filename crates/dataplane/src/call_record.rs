@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use serde::Serialize;
 
 use crate::attempt::Attempt;
@@ -17,6 +17,9 @@ use crate::grpc::Code;
 use crate::reason::Reason;
 use crate::sampling::Sampled;
 use crate::service::Service;
+
+static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
+static TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// What is noted of a sampled call while it runs.
 #[derive(Debug, Clone)]
@@ -61,6 +64,8 @@ struct Line<'a> {
     attempts: u32,
     grpc_status: &'static str,
     latency_ms: f64,
+    #[serde(skip)]
+    latency_us: u64,
     request_bytes: u64,
     response_bytes: u64,
     deadline_ms: Option<u64>,
@@ -90,8 +95,8 @@ impl CallRecord {
             sampled,
             uri: uri.clone(),
             authority: authority.cloned(),
-            trace_parent: headers.get("traceparent").cloned(),
-            trace_state: headers.get("tracestate").cloned(),
+            trace_parent: headers.get(&TRACE_PARENT).cloned(),
+            trace_state: headers.get(&TRACE_STATE).cloned(),
             deadline: None,
             picks: Picks::default(),
             request_bytes: Cell::new(0),
@@ -140,9 +145,8 @@ impl EndedCall {
     }
 
     /// Appends its line of the access log.
-    pub(crate) fn write_line(&self, out: &mut Vec<u8>) {
-        // Neither a Vec nor these fields can fail.
-        let _ = serde_json::to_writer(&mut *out, &self.line(&rfc3339(self.at_ns)));
+    pub(crate) fn write_line(&self, out: &mut Vec<u8>, stamp: &mut Stamp) {
+        self.line(stamp.text(self.at_ns)).write(out);
         out.push(b'\n');
     }
 
@@ -176,12 +180,76 @@ impl EndedCall {
             grpc_status: self.code.name(),
             // Whole microseconds: more digits would only look exact.
             latency_ms: (self.latency_ns / 1_000) as f64 / 1_000.0,
+            latency_us: self.latency_ns / 1_000,
             request_bytes: record.request_bytes.get(),
             response_bytes: record.response_bytes.get(),
             deadline_ms: record.deadline.map(|deadline| deadline.as_millis() as u64),
             trace_id: record.trace_parent.as_ref().and_then(trace_id),
         }
     }
+}
+
+impl Line<'_> {
+    /// Appends it as JSON, as its derived form has it. By hand, because every call pays for it where
+    /// all are logged: a quarter of what the derived form takes.
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self {
+            ts,
+            service,
+            method,
+            authority,
+            endpoint,
+            reason,
+            attempts,
+            grpc_status,
+            latency_us,
+            latency_ms: _,
+            request_bytes,
+            response_bytes,
+            deadline_ms,
+            trace_id,
+        } = *self;
+        out.extend_from_slice(b"{\"ts\":\"");
+        out.extend_from_slice(ts.as_bytes());
+        out.push(b'"');
+        text(out, ",\"service\":", service);
+        text(out, ",\"method\":", Some(method));
+        text(out, ",\"authority\":", authority);
+        text(out, ",\"endpoint\":", endpoint);
+        text(out, ",\"reason\":", reason);
+        number(out, ",\"attempts\":", Some(attempts.into()));
+        text(out, ",\"grpc_status\":", Some(grpc_status));
+        number(out, ",\"latency_ms\":", Some(latency_us / 1_000));
+        fraction(out, latency_us % 1_000);
+        number(out, ",\"request_bytes\":", Some(request_bytes));
+        number(out, ",\"response_bytes\":", Some(response_bytes));
+        number(out, ",\"deadline_ms\":", deadline_ms);
+        text(out, ",\"trace_id\":", trace_id);
+        out.push(b'}');
+    }
+}
+
+fn text(out: &mut Vec<u8>, key: &str, value: Option<&str>) {
+    out.extend_from_slice(key.as_bytes());
+    // Neither a Vec nor a text can fail.
+    let _ = serde_json::to_writer(out, &value);
+}
+
+fn number(out: &mut Vec<u8>, key: &str, value: Option<u64>) {
+    out.extend_from_slice(key.as_bytes());
+    let _ = serde_json::to_writer(out, &value);
+}
+
+/// Thousandths behind a whole number, without zeros at the end but for the first.
+fn fraction(out: &mut Vec<u8>, thousandths: u64) {
+    let digit = |place: u64| b'0' + (thousandths / place % 10) as u8;
+    let digits = [b'.', digit(100), digit(10), digit(1)];
+    let length = match digits {
+        [.., b'0', b'0'] => 2,
+        [.., b'0'] => 3,
+        _ => 4,
+    };
+    out.extend_from_slice(&digits[..length]);
 }
 
 /// Whether the flags of a `traceparent` say that the caller records the trace.
@@ -197,6 +265,36 @@ fn trace_id(value: &HeaderValue) -> Option<&str> {
     let id = value.to_str().ok()?.split('-').nth(1)?;
     let valid = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     valid.then_some(id)
+}
+
+/// Times as text, of calls that end one after the other: most of them in the same second.
+#[derive(Debug, Default)]
+pub(crate) struct Stamp {
+    second: Option<u64>,
+    text: String,
+}
+
+impl Stamp {
+    /// A time in UTC with microseconds.
+    fn text(&mut self, ns: u64) -> &str {
+        let second = ns / 1_000_000_000;
+        if self.second != Some(second) {
+            self.second = Some(second);
+            self.text = rfc3339(ns);
+            return &self.text;
+        }
+        let micros = ns % 1_000_000_000 / 1_000;
+        let start = self.text.len() - "000000Z".len();
+        self.text.truncate(start);
+        let mut place = 100_000;
+        while place > 0 {
+            self.text
+                .push(char::from(b'0' + (micros / place % 10) as u8));
+            place /= 10;
+        }
+        self.text.push('Z');
+        &self.text
+    }
 }
 
 /// A time in UTC with microseconds, as the other log lines have it. Days to a date by the algorithm
@@ -241,14 +339,14 @@ impl EndedCall {
 mod tests {
     use http::HeaderValue;
 
-    use super::{rfc3339, trace_id, EndedCall};
+    use super::{rfc3339, trace_id, EndedCall, Line, Stamp};
 
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
 
     #[test]
     fn a_line_says_what_was_noted() {
         let mut line = Vec::new();
-        EndedCall::example(None).write_line(&mut line);
+        EndedCall::example(None).write_line(&mut line, &mut Stamp::default());
         assert_eq!(line.pop(), Some(b'\n'));
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(
@@ -256,6 +354,67 @@ mod tests {
             (&"/a/B".into(), &1.234.into())
         );
         assert!(line["endpoint"].is_null());
+    }
+
+    #[test]
+    fn a_line_is_what_its_derived_form_is() {
+        let odd = "\"\\\u{7}\u{2603}\u{1f600}/";
+        for latency_us in [
+            0,
+            1,
+            10,
+            100,
+            120,
+            999,
+            1_000,
+            1_050,
+            1_234_567,
+            3_600_000_000,
+        ] {
+            for some in [None, Some(odd)] {
+                let line = Line {
+                    ts: "2026-12-31T23:59:59.000000Z",
+                    service: some,
+                    method: odd,
+                    authority: some,
+                    endpoint: some,
+                    reason: some.map(|_| "least_request"),
+                    attempts: 3,
+                    grpc_status: "OK",
+                    latency_ms: latency_us as f64 / 1_000.0,
+                    latency_us,
+                    request_bytes: u64::MAX,
+                    response_bytes: 0,
+                    deadline_ms: some.map(|_| 1_500),
+                    trace_id: some,
+                };
+                let mut written = Vec::new();
+                line.write(&mut written);
+                let derived = serde_json::to_string(&line).unwrap();
+                assert_eq!(String::from_utf8(written).unwrap(), derived);
+            }
+        }
+    }
+
+    #[test]
+    fn stamps_are_the_times_whatever_came_before() {
+        let mut stamp = Stamp::default();
+        let second = 1_000_000_000;
+        for ns in [
+            0,
+            1_000,
+            999_999_999,
+            second,
+            second + 70_000,
+            5,
+            951_827_696 * second,
+        ] {
+            assert_eq!(stamp.text(ns), rfc3339(ns));
+            assert_eq!(
+                stamp.text(ns + 123_456_000 % second),
+                rfc3339(ns + 123_456_000 % second)
+            );
+        }
     }
 
     #[test]
