@@ -76,25 +76,25 @@ async def test_a_change_among_ten_thousand_endpoints_delays_no_pick() -> None:
             endpoint_set([(server.address, 1.0), *crowd, (f"127.200.0.{turn % 2 + 1}:9", 0.0)])
             for turn in range(2)
         ]
-        spent_s: list[float] = []
+        changes = 0
         stop = threading.Event()
 
         def change() -> None:
+            nonlocal changes
             while not stop.is_set():
-                began_s = time.monotonic()
-                plane.plane.apply_endpoints("test", sets[len(spent_s) % 2])
-                spent_s.append(time.monotonic() - began_s)
+                plane.plane.apply_endpoints("test", sets[changes % 2])
+                changes += 1
 
         changing = threading.Thread(target=change)
         async with _Load(client, at_once=1) as load:
             changing.start()
             try:
-                await until(lambda: len(spent_s) >= 20, "20 changes")
+                await until(lambda: changes >= 20, "20 changes")
             finally:
                 stop.set()
                 await asyncio.to_thread(changing.join)
             calls = len(load.statuses)
         assert set(load.statuses) == {0}
-        # One call at a time: if a pick waited for a change, there would be one call a change.
-        assert calls > 2 * len(spent_s), (calls, len(spent_s))
-        assert sorted(spent_s)[len(spent_s) // 2] < 1.0
+        # One call at a time: if a pick waited for a change, there would be one call a change. That
+        # it has nothing to build after one, `crates/dataplane/tests/pick_allocations.rs` counts.
+        assert calls > 2 * changes, (calls, changes)

@@ -31,15 +31,19 @@ impl Service {
             of_service: limits.max_inflight,
             of_endpoint: limits.max_inflight_per_endpoint.unwrap_or(u32::MAX),
         };
+        let most_held = limits.max_held_bytes_per_endpoint.unwrap_or(u64::MAX);
         let endpoint = |index: u32| &snapshot.members[index as usize].endpoint;
         let is_full = |of_all: u32| of_all >= most.of_service;
         let any = snapshot.members.first();
         if any.is_some_and(|any| is_full(any.endpoint.live.in_flight_of_all())) {
             return Err(Refusal::MaxInflight(most.of_service));
         }
-        let has_room = |index: u32| {
-            most.of_endpoint == u32::MAX || endpoint(index).live.in_flight() < most.of_endpoint
-        };
+        let held = any.map_or(0, |any| any.endpoint.live.held_bytes_of_all());
+        if held >= limits.max_held_bytes {
+            return Err(Refusal::MaxHeldBytes(limits.max_held_bytes));
+        }
+        let is_limited = most.of_endpoint != u32::MAX || most_held != u64::MAX;
+        let has_room = |index: u32| !is_limited || endpoint(index).live.has_room(limits);
         let is_new = |index: u32| has_room(index) && !tried.contains(endpoint(index).id);
         for _ in 0..TRIES {
             let mut chosen = self.choose_among(snapshot, now_ns, request, rng, &is_new)?;
@@ -47,6 +51,9 @@ impl Service {
                 chosen = self.choose_among(snapshot, now_ns, request, rng, &has_room)?;
             }
             if !has_room(chosen.0) {
+                if endpoint(chosen.0).live.held_bytes() >= most_held {
+                    return Err(Refusal::MaxHeldBytesPerEndpoint(most_held));
+                }
                 break;
             }
             let taker = endpoint(chosen.0);
@@ -70,6 +77,7 @@ mod tests {
     use crate::config::{EndpointSetConfig, ServiceConfig, ServiceLimits};
     use crate::rng::Rng;
     use crate::service::{Refusal, Service};
+    use std::sync::atomic::Ordering::Relaxed;
 
     struct Fixture {
         service: Service,
@@ -169,5 +177,48 @@ mod tests {
         assert_eq!(refused, Refusal::MaxInflight(4));
         drop(held);
         fixture.admit(&Tried::default()).expect("room again");
+    }
+
+    #[test]
+    fn an_endpoint_that_holds_too_much_gets_nothing_while_another_has_room() {
+        for name in BALANCERS {
+            let limits = r#","limits":{"max_held_bytes_per_endpoint":1000}"#;
+            let mut fixture = Fixture::new(&(balancer(name) + limits));
+            let mut stuck: Vec<Attempt> = Vec::new();
+            for _ in 0..3 {
+                let mut attempt = fixture.admit(&Tried::default()).expect(name);
+                let is_new = |one: &Attempt| one.index() != attempt.index();
+                assert!(stuck.iter().all(is_new), "{name}");
+                attempt.hold(1, 999);
+                attempt.hold(2, 999);
+                stuck.push(attempt);
+            }
+            let refused = fixture.admit(&Tried::default()).expect_err(name);
+            assert_eq!(refused, Refusal::MaxHeldBytesPerEndpoint(1000), "{name}");
+            // One side takes it: half of it is still below the limit.
+            stuck[1].hold(1, 999);
+            let taken = fixture.admit(&Tried::default()).expect(name);
+            assert_eq!(taken.index(), stuck[1].index(), "{name}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_the_service_count_at_all_its_endpoints_and_go_with_their_calls() {
+        let mut fixture = Fixture::new(r#","limits":{"max_held_bytes":3000}"#);
+        let mut held: Vec<_> = (0..3)
+            .map(|_| fixture.admit(&Tried::default()).expect("room"))
+            .collect();
+        for attempt in &mut held {
+            attempt.hold(1, 1000);
+        }
+        let live = |fixture: &Fixture| fixture.service.crowd.held_bytes.load(Relaxed);
+        assert_eq!(live(&fixture), 3000);
+        let refused = fixture.admit(&Tried::default()).expect_err("it is full");
+        assert_eq!(refused, Refusal::MaxHeldBytes(3000));
+        held.pop();
+        assert_eq!(live(&fixture), 2000);
+        fixture.admit(&Tried::default()).expect("room again");
+        held.clear();
+        assert_eq!(live(&fixture), 0);
     }
 }

@@ -5,6 +5,7 @@
 //! which says nothing about the endpoint. The forward path and the simulator use the same two, so
 //! that a balancer learns the same things in both.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, Full, Most, Outcome};
@@ -141,8 +142,10 @@ pub struct Attempt {
     /// Where the endpoint's ledger has it as open.
     expected: Option<Expected>,
     ended: bool,
+    /// Bytes that it may hold in the sidecar because one side does not take them.
+    held_bytes: u32,
     /// Of a streaming call: how long its first answer message took, once it came.
-    answered_ns: Option<u64>,
+    answered_ns: Option<NonZeroU64>,
 }
 
 impl Attempt {
@@ -189,6 +192,7 @@ impl Attempt {
             in_flight,
             expected,
             ended: false,
+            held_bytes: 0,
             answered_ns: None,
         }
     }
@@ -237,14 +241,25 @@ impl Attempt {
 
     /// Latency up to the first answer message, of a streaming call that has one.
     pub(crate) fn answered_ns(&self) -> Option<u64> {
-        self.answered_ns
+        self.answered_ns.map(NonZeroU64::get)
     }
 
     /// Notes that it is a streaming call whose first answer message has come.
     pub(crate) fn answered(&mut self, latency_ns: u64) {
         if !self.ended && self.answered_ns.is_none() {
-            self.answered_ns = Some(latency_ns);
+            self.answered_ns = NonZeroU64::new(latency_ns.max(1));
             self.endpoint.live.begin_stream();
+        }
+    }
+
+    /// Data waits in that many of its directions, because the other side does not take it. Each
+    /// counts with its whole window: the sender may fill that without a further word, and nobody is
+    /// told when it does. A call that flows holds nothing and touches no shared counter.
+    pub(crate) fn hold(&mut self, directions: usize, window_bytes: u32) {
+        let held = (directions as u32).saturating_mul(window_bytes);
+        if held != self.held_bytes {
+            self.endpoint.live.hold(self.held_bytes.into(), held.into());
+            self.held_bytes = held;
         }
     }
 
@@ -252,10 +267,11 @@ impl Attempt {
     pub(crate) fn close(&mut self, outcome: Outcome, latency_ns: u64) {
         if !self.ended {
             self.ended = true;
+            self.hold(0, 0);
             if self.answered_ns.is_some() {
                 self.endpoint.live.end_stream();
             }
-            let latency_ns = self.answered_ns.unwrap_or(latency_ns);
+            let latency_ns = self.answered_ns().unwrap_or(latency_ns);
             self.endpoint.live.end(outcome, latency_ns);
         }
     }

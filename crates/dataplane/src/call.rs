@@ -319,7 +319,10 @@ impl Call {
 
     fn waits_for(&self, refusal: Refusal) -> bool {
         match refusal {
-            Refusal::MaxInflight(_) | Refusal::MaxInflightPerEndpoint(_) => {
+            Refusal::MaxInflight(_)
+            | Refusal::MaxInflightPerEndpoint(_)
+            | Refusal::MaxHeldBytes(_)
+            | Refusal::MaxHeldBytesPerEndpoint(_) => {
                 self.settings.waiting.when_full == WhenFull::Queue
             }
             Refusal::NoEndpoints
@@ -342,6 +345,8 @@ impl Call {
         match refusal {
             Refusal::MaxInflight(_) => stats.hit(Limit::MaxInflight),
             Refusal::MaxInflightPerEndpoint(_) => stats.hit(Limit::InflightPerEndpoint),
+            Refusal::MaxHeldBytes(_) => stats.hit(Limit::HeldBytes),
+            Refusal::MaxHeldBytesPerEndpoint(_) => stats.hit(Limit::HeldBytesPerEndpoint),
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::address::Address;
 use crate::balancer::State;
-use crate::config::Override;
+use crate::config::{Override, ServiceLimits};
 use crate::grpc::Code;
 use crate::hash::hash;
 use crate::health;
@@ -61,6 +61,8 @@ pub struct Live {
     pub in_flight: AtomicU32,
     /// Of them, streaming calls whose first answer message has come.
     streams: AtomicU32,
+    /// Bytes that its calls may hold because one side does not take them.
+    held_bytes: AtomicU64,
     /// What all endpoints of the service share.
     crowd: Arc<Crowd>,
     /// Attempts ever picked.
@@ -214,6 +216,37 @@ impl Live {
         }
         self.picks.fetch_add(1, Relaxed);
         Ok(before.saturating_sub(self.streams.load(Relaxed)))
+    }
+
+    /// Whether it may take one more by the limits of an endpoint.
+    pub(crate) fn has_room(&self, limits: &ServiceLimits) -> bool {
+        let places = limits.max_inflight_per_endpoint;
+        let bytes = limits.max_held_bytes_per_endpoint;
+        places.is_none_or(|most| self.in_flight() < most)
+            && bytes.is_none_or(|most| self.held_bytes() < most)
+    }
+
+    /// An attempt that held `before` bytes holds `now`.
+    pub(crate) fn hold(&self, before: u64, now: u64) {
+        for held in [&self.held_bytes, &self.crowd.held_bytes] {
+            // Wrapping: what is taken off was added before.
+            held.fetch_add(now.wrapping_sub(before), SeqCst);
+        }
+        if now < before {
+            self.crowd.waiting.make_room();
+        }
+    }
+
+    /// Bytes that calls may hold here because one side does not take them.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Relaxed)
+    }
+
+    /// The same at all endpoints of the service, those that left the set included.
+    #[must_use]
+    pub fn held_bytes_of_all(&self) -> u64 {
+        self.crowd.held_bytes.load(Relaxed)
     }
 
     /// An attempt in flight is a stream whose answer has begun.

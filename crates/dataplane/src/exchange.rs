@@ -282,7 +282,30 @@ impl Exchange {
     fn poll_moving(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let polled = self.poll_end(cx);
         self.follow_messages();
+        self.follow_held();
         polled
+    }
+
+    /// Counts what waits here for a side that does not take it (`limits.max_held_bytes`).
+    fn follow_held(&mut self) {
+        let is_held = |pump: &Pump| !pump.chunk.is_empty();
+        let up = self.up.as_ref().is_some_and(is_held);
+        let down = matches!(&self.down, Down::Body(pump) if is_held(pump));
+        if let Some(attempt) = &mut self.attempt {
+            let window_bytes = match up || down {
+                true => {
+                    self.guard
+                        .thread
+                        .shared
+                        .routing
+                        .load()
+                        .limits
+                        .stream_window_bytes
+                }
+                false => 0,
+            };
+            attempt.hold(usize::from(up) + usize::from(down), window_bytes);
+        }
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<End> {

@@ -361,6 +361,20 @@ fn refusal_status(service: &str, refusal: Refusal) -> (Code, String) {
                  `limits.max_inflight_per_endpoint` is reached"
             ),
         ),
+        Refusal::MaxHeldBytes(limit) => (
+            Code::Unavailable,
+            format!(
+                "calls to `{service}` hold data that one side does not take; \
+                 `limits.max_held_bytes` of {limit} is reached"
+            ),
+        ),
+        Refusal::MaxHeldBytesPerEndpoint(limit) => (
+            Code::Unavailable,
+            format!(
+                "calls at each endpoint of `{service}` hold data that one side does not take; \
+                 `limits.max_held_bytes_per_endpoint` of {limit} is reached"
+            ),
+        ),
     }
 }
 

@@ -226,6 +226,16 @@ fn calls(page: &mut Page, data_plane: &DataPlane) {
         let labels = [("service", name.as_str())];
         page.sample(family, &labels, service.crowd.waiting.calls());
     }
+    let family = "attnroute_held_bytes";
+    page.family(
+        family,
+        "gauge",
+        "Bytes that calls may hold because one side does not take them: their windows",
+    );
+    for (name, service) in &services {
+        let labels = [("service", name.as_str())];
+        page.sample(family, &labels, service.crowd.held_bytes.load(Relaxed));
+    }
     let family = "attnroute_retries_total";
     page.family(family, "counter", "Calls sent again, by the reason");
     for (name, service) in &services {

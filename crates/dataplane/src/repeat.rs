@@ -286,6 +286,10 @@ impl Repeat {
             if matches!(sent, Poll::Ready(Err(_))) {
                 return true;
             }
+            let is_held = self.upload.is_held(&one.cursor);
+            let routing = is_held.then(|| self.call.thread.shared.routing.load());
+            let window_bytes = routing.map_or(0, |routing| routing.limits.stream_window_bytes);
+            one.attempt.hold(usize::from(is_held), window_bytes);
         }
         if self.upload.lost().is_some() && !self.hedging.is_over {
             self.keep_foremost();

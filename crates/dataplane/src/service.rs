@@ -79,6 +79,8 @@ pub struct Snapshot {
     pub sidecars: u32,
     /// Whether slow start has yet to note who of the usable endpoints is new.
     unstamped: AtomicBool,
+    /// Usable for the first time: what the first pick has to stamp, however many there are besides.
+    fresh: Box<[u32]>,
 }
 
 /// Settings as calls use them; replaced as a whole by a reload.
@@ -130,6 +132,10 @@ pub enum Refusal {
     MaxInflight(u32),
     /// `limits.max_inflight_per_endpoint` is reached at every endpoint that may take the call.
     MaxInflightPerEndpoint(u32),
+    /// `limits.max_held_bytes` is reached.
+    MaxHeldBytes(u64),
+    /// `limits.max_held_bytes_per_endpoint` is reached at every endpoint that may take the call.
+    MaxHeldBytesPerEndpoint(u64),
 }
 
 /// Counters of a service; relaxed, each read for itself.
@@ -239,6 +245,7 @@ impl Service {
             settings: Arc::new(Settings::new(&config, &[])),
             sidecars: config.sidecars,
             unstamped: AtomicBool::new(false),
+            fresh: Box::default(),
         };
         Self {
             name: config.name.clone(),
@@ -444,6 +451,10 @@ impl Service {
         };
         let balancer = Balancer::new(&config.balancer, view, Some(&previous.balancer), rng);
         let rules = settings.rules_for(config, view, &previous.rules, rng);
+        let fresh = match settings.slow_start {
+            Some(_) => fresh(&members, &usable),
+            None => Box::default(),
+        };
         self.snapshot.store(Arc::new(Snapshot {
             epoch,
             members,
@@ -456,7 +467,8 @@ impl Service {
             rules,
             learning,
             sidecars,
-            unstamped: AtomicBool::new(settings.slow_start.is_some()),
+            unstamped: AtomicBool::new(!fresh.is_empty()),
+            fresh,
             settings,
         }));
         self.crowd.waiting.changed();
@@ -636,11 +648,10 @@ impl Service {
     pub fn has_another(&self, snapshot: &Snapshot, request: RequestInfo, tried: &Tried) -> bool {
         let ruled = snapshot.rules.get(request.rule as usize);
         let among = ruled.map_or(&*snapshot.usable, Ruled::usable);
-        let most = snapshot.settings.limits.max_inflight_per_endpoint;
+        let limits = &snapshot.settings.limits;
         among.iter().any(|&index| {
             let endpoint = snapshot.view().endpoint(index);
-            let has_room = most.is_none_or(|most| endpoint.live.in_flight() < most);
-            has_room && !tried.contains(endpoint.id)
+            endpoint.live.has_room(limits) && !tried.contains(endpoint.id)
         })
     }
 
@@ -847,7 +858,7 @@ impl Snapshot {
     }
 
     fn stamp(&self, now_ns: u64) {
-        for &index in &self.usable {
+        for &index in &self.fresh {
             self.members[index as usize]
                 .endpoint
                 .first_ready
@@ -974,6 +985,12 @@ impl Settings {
     }
 }
 
+/// Those that slow start does not know yet.
+fn fresh(members: &[Member], usable: &[u32]) -> Box<[u32]> {
+    let is_fresh = |&index: &u32| members[index as usize].endpoint.first_ready.is_unknown();
+    usable.iter().copied().filter(is_fresh).collect()
+}
+
 /// The pinned ones of `usable` and of those that stand by, if there are any, and whether there are.
 fn restrict_to_pinned(
     members: &[Member],
@@ -1007,3 +1024,6 @@ fn same_set(members: &[Member], set: &EndpointSetConfig) -> bool {
                 && member.operator_override == config.operator_override
         })
 }
+
+#[cfg(test)]
+mod tests;

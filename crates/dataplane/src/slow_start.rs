@@ -40,6 +40,12 @@ impl FirstReady {
         let _ = self.0.compare_exchange(NEVER, now_ns, Relaxed, Relaxed);
     }
 
+    /// Whether that is still to come.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.0.load(Relaxed) == NEVER
+    }
+
     /// Forgets it, for an endpoint that has restarted.
     pub fn clear(&self) {
         self.0.store(NEVER, Relaxed);

@@ -55,11 +55,15 @@ pub enum Limit {
     Waiting,
     /// `limits.max_message_bytes` of a service.
     MessageBytes,
+    /// `limits.max_held_bytes` of a service.
+    HeldBytes,
+    /// `limits.max_held_bytes_per_endpoint` of a service, at every endpoint that a call may go to.
+    HeldBytesPerEndpoint,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -83,6 +87,8 @@ impl Limit {
         Self::OpenConnections,
         Self::Waiting,
         Self::MessageBytes,
+        Self::HeldBytes,
+        Self::HeldBytesPerEndpoint,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -112,6 +118,8 @@ impl Limit {
             Self::OpenConnections => "max_open_connections",
             Self::Waiting => "max_waiting",
             Self::MessageBytes => "max_message_bytes",
+            Self::HeldBytes => "max_held_bytes",
+            Self::HeldBytesPerEndpoint => "max_held_bytes_per_endpoint",
         }
     }
 }

@@ -110,6 +110,11 @@ impl Upload {
         self.from.is_none()
     }
 
+    /// Whether something waits for the endpoint of an attempt.
+    pub(crate) fn is_held(&self, cursor: &Cursor) -> bool {
+        !cursor.is_done && cursor.frames - self.dropped < self.kept.len()
+    }
+
     /// The limit because of which it cannot be sent again.
     pub(crate) fn lost(&self) -> Option<Limit> {
         self.lost

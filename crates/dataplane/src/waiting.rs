@@ -7,7 +7,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{
-    AtomicU32,
+    AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 use std::sync::Arc;
@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Crowd {
     /// Attempts in flight at all of them, those that left the set included.
     pub in_flight: AtomicU32,
+    /// Bytes that they may hold because one side does not take them.
+    pub held_bytes: AtomicU64,
     /// Calls that wait.
     pub waiting: Waiting,
 }
@@ -80,7 +82,7 @@ impl Crowd {
     pub fn of(in_flight: u32) -> Self {
         Self {
             in_flight: AtomicU32::new(in_flight),
-            waiting: Waiting::default(),
+            ..Self::default()
         }
     }
 }

@@ -121,6 +121,46 @@ fn a_pick_allocates_nothing() {
     }
 }
 
+/// A service of 10,000 endpoints, one of which is another one with each turn.
+fn large_set(turn: usize) -> EndpointSetConfig {
+    let address = |index: usize| format!("10.0.{}.{}:1", index / 256, index % 256);
+    let mut endpoints: Vec<_> = (0..9_999).map(address).collect();
+    endpoints.push(address(10_000 + turn));
+    let rows: Vec<_> = endpoints
+        .iter()
+        .map(|address| format!(r#"{{"address":"{address}"}}"#))
+        .collect();
+    let json = format!(r#"{{"endpoints":[{}]}}"#, rows.join(","));
+    EndpointSetConfig::parse(json.as_bytes(), &ServiceLimits::default()).expect("a valid set")
+}
+
+#[test]
+fn a_change_among_ten_thousand_endpoints_leaves_nothing_to_build_for_a_pick() {
+    for config in balancers() {
+        let json = r#"{"name":"cart","authorities":[],"slow_start":{"window_ms":10000}}"#;
+        let mut service = ServiceConfig::parse(json.as_bytes()).expect("a valid service");
+        service.balancer = config.clone();
+        let service = Service::new(service, 1);
+        service.apply_endpoints(large_set(0));
+        let mut rng = Rng::new(1);
+        let mut pick = || {
+            let snapshot = service.snapshot();
+            let request = RequestInfo {
+                key: Some(7),
+                ..RequestInfo::default()
+            };
+            black_box(service.choose(&snapshot, 0, request, &mut rng)).expect("a pick");
+        };
+        // What a thread needs once, it has then.
+        pick();
+        let built = allocations(|| {
+            service.apply_endpoints(large_set(1));
+        });
+        assert!(built > 0, "the change is built where it is made");
+        assert_eq!(allocations(&mut pick), 0, "{config:?}");
+    }
+}
+
 #[test]
 fn a_pick_under_every_rule_allocates_nothing() {
     let json = r#"{"name":"cart","authorities":[],"locality":{"own_zone":"1","min_healthy":1},"routes":[

@@ -32,7 +32,9 @@ _HOUR = timedelta(hours=1)
 Unlimited = Literal["unlimited"]
 
 
-def _or_unlimited(parse: Callable[[object], int], expected: str) -> Callable[[object], Any]:
+def _or_unlimited(
+    parse: Callable[[object], int], expected: str, *, least: int = 1, most: int = _U32_MAX
+) -> Callable[[object], Any]:
     def read(value: object) -> int | str:
         if value == "unlimited":
             return "unlimited"
@@ -40,7 +42,7 @@ def _or_unlimited(parse: Callable[[object], int], expected: str) -> Callable[[ob
             number = parse(value)
         except ValueError:
             raise ValueError(f"expected {expected}, or `unlimited`") from None
-        if not 1 <= number <= _U32_MAX:
+        if not least <= number <= most:
             raise ValueError(f"expected {expected}, or `unlimited`")
         return number
 
@@ -87,6 +89,29 @@ MessageSize = Annotated[
     ),
 ]
 
+_HELD_BYTES = (1 << 10, 1 << 40)
+
+HeldSize = Annotated[
+    int | Unlimited,
+    Parsed(
+        _or_unlimited(
+            scalars.parse_size,
+            "a size from `1KiB` to `1TiB`",
+            least=_HELD_BYTES[0],
+            most=_HELD_BYTES[1],
+        ),
+        {
+            "anyOf": [
+                {"type": "string", "pattern": scalars.SIZE_PATTERN},
+                {"type": "integer", "minimum": _HELD_BYTES[0], "maximum": _HELD_BYTES[1]},
+                {"const": "unlimited"},
+            ],
+            "x-limits": "1KiB to 1TiB",
+        },
+        _render_size,
+    ),
+]
+
 
 class ServiceLimits(Strict):
     """Limits of one service."""
@@ -122,6 +147,17 @@ class ServiceLimits(Strict):
         ge=1,
         le=_U32_MAX,
         description="Calls that wait for room or for an endpoint; one more is UNAVAILABLE.",
+    )
+    max_held_bytes: Annotated[int, size(*_HELD_BYTES)] = Field(
+        default=512 << 20,
+        description="Bytes that calls may hold in the sidecar because one side does not take them, "
+        "over all endpoints: a call counts with a stream window per direction in which data waits. "
+        "`waiting.when_full` says what becomes of one more call.",
+    )
+    max_held_bytes_per_endpoint: HeldSize = Field(
+        default="unlimited",
+        description="The same at one endpoint, which is left out of picks then; the same holds "
+        "where no endpoint has room.",
     )
     max_message_bytes: MessageSize = Field(
         default="unlimited",
@@ -197,8 +233,8 @@ class Waiting(Strict):
 
     when_full: Literal["fail", "queue"] = Field(
         default="fail",
-        description="Where `limits.max_inflight` or `limits.max_inflight_per_endpoint` is reached: "
-        "`fail` ends the call UNAVAILABLE, `queue` lets it wait.",
+        description="Where `max_inflight` or `max_held_bytes` of `limits` is reached, or all "
+        "endpoints are full: `fail` ends the call UNAVAILABLE, `queue` lets it wait.",
     )
     for_ready: bool = Field(
         default=False,

@@ -23,6 +23,10 @@ pub struct ServiceLimits {
     pub max_pending: usize,
     /// Calls that wait for room or for an endpoint.
     pub max_waiting: u32,
+    /// Bytes that its calls may hold because one side does not take them, over all endpoints.
+    pub max_held_bytes: u64,
+    /// The same for one endpoint, which is left out of picks then; none if missing.
+    pub max_held_bytes_per_endpoint: Option<u64>,
     /// Length of one message, in both directions; none if missing.
     pub max_message_bytes: Option<u32>,
     /// Bytes of a request's body that are kept until its answer begins, so that it can be sent
@@ -43,6 +47,8 @@ impl Default for ServiceLimits {
             max_connections_per_endpoint: 4,
             max_pending: 1_000,
             max_waiting: 1_000,
+            max_held_bytes: 512 * 1024 * 1024,
+            max_held_bytes_per_endpoint: None,
             max_message_bytes: None,
             max_replay_bytes: 64 * 1024,
             max_replay_bytes_total: 64 * 1024 * 1024,
@@ -62,6 +68,8 @@ impl ServiceLimits {
             && self.max_connections_per_endpoint > 0
             && self.max_pending > 0
             && self.max_waiting > 0
+            && self.max_held_bytes > 0
+            && self.max_held_bytes_per_endpoint != Some(0)
             && self.max_endpoints > 0
             && !least.contains(&Some(0));
         check(positive, at, || "every limit must be at least 1".into())
@@ -170,7 +178,8 @@ pub enum WhenFull {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WaitingConfig {
-    /// Where `limits.max_inflight` or `limits.max_inflight_per_endpoint` is reached.
+    /// Where a limit in flight (`limits.max_inflight` and its like, `limits.max_held_bytes` and
+    /// its like) is reached.
     pub when_full: WhenFull,
     /// Whether a call waits while no endpoint can take it; routes may differ.
     pub for_ready: bool,
