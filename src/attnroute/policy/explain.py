@@ -192,9 +192,10 @@ def _unknown_key(loc: Loc, tree: Tree, root: type[BaseModel]) -> tuple[str, str 
     known = tuple(model.model_fields) if model else ()
     reserved: Mapping[str, str] = getattr(model, "RESERVED", {})
     if key in reserved:
+        instead = getattr(model, "RESERVED_INSTEAD", "remove it")
         return (
             f"key `{key}` {where} comes in {reserved[key]}, {__version__} does not know it; "
-            "remove it"
+            f"{instead}"
         ), None
     unknown = f"unknown key {shown_text(key)} {where}"
     elsewhere = dict(_all_keys(root))

@@ -120,6 +120,9 @@ class Strict(BaseModel):
     RESERVED: ClassVar[Mapping[str, str]] = {}
     """Keys of later versions, and which one brings them: known, so that the message says so."""
 
+    RESERVED_INSTEAD: ClassVar[str] = "remove it"
+    """What to do until then."""
+
     @model_validator(mode="before")
     @classmethod
     def _drop_free_keys(cls, data: Any) -> Any:

@@ -151,8 +151,9 @@ class EndpointSource(Strict):
         }
     )
     RESERVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("kubernetes", "xds", "consul", "eureka"), "a later version"
+        ("kubernetes", "xds", "consul", "eureka"), "version 0.2"
     )
+    RESERVED_INSTEAD: ClassVar[str] = "until then write `static`, `file` or `dns`"
 
     static: tuple[StaticEndpoint, ...] | None = Field(
         default=None, description="The endpoints themselves."

@@ -608,8 +608,8 @@ def test_listeners_that_do_not_collide(listeners: str) -> None:
             "[{static: [10.0.0.1:1]}, {file: a, consul: {}}, {}]",
             [
                 (
-                    "4:51: key `consul` in `services.cart.endpoints[1]` comes in a later version, "
-                    f"{__version__} does not know it; remove it"
+                    "4:51: key `consul` in `services.cart.endpoints[1]` comes in version 0.2, "
+                    f"{__version__} does not know it; until then write `static`, `file` or `dns`"
                 ),
                 (
                     "4:64: `services.cart.endpoints[2]` names no source; write `static`, `file` or "
@@ -618,14 +618,18 @@ def test_listeners_that_do_not_collide(listeners: str) -> None:
             ],
         ),
         ("[]", ["4:16: `endpoints` in `services.cart` is empty; write at least one entry"]),
-        (
-            "{kubernetes: {}}",
-            [
-                (
-                    "4:17: key `kubernetes` in `services.cart.endpoints` comes in a later version, "
-                    f"{__version__} does not know it; remove it"
-                )
-            ],
+        *(
+            (
+                f"{{{name}: {{}}}}",
+                [
+                    (
+                        f"4:17: key `{name}` in `services.cart.endpoints` comes in version 0.2, "
+                        f"{__version__} does not know it; until then write `static`, `file` or "
+                        "`dns`"
+                    )
+                ],
+            )
+            for name in ("kubernetes", "xds", "consul", "eureka")
         ),
         (
             "{file: a, refresh: 10ms}",
