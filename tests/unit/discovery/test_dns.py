@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.dns_server import DnsServer, a, aaaa, cname, srv
+from tests.support.slow_dns import SlowDns, slow_dns
 from tests.support.wait import patience_s, until
 
 from attnroute.clock import ManualClock, SystemClock
@@ -26,7 +27,7 @@ def server() -> Iterator[DnsServer]:
 
 @contextlib.asynccontextmanager
 async def watching(
-    dns: DnsServer, own: frozenset[str] = frozenset(), clock: Any = None, **options: Any
+    dns: DnsServer | SlowDns, own: frozenset[str] = frozenset(), clock: Any = None, **options: Any
 ) -> AsyncIterator[AsyncIterator[Resolved]]:
     """What a resolver says, asking every 50 ms unless told otherwise."""
     settings: dict[str, Any] = {
@@ -254,6 +255,15 @@ async def test_a_huge_answer_comes_over_tcp_and_beyond_the_limit_is_refused(
         refused = await failure(answers)
     assert refused.kind == "refused"
     assert "2001 endpoints, but `limits.max_endpoints` is 2000" in refused.reason
+
+
+async def test_an_answer_that_comes_byte_by_byte_is_no_answer() -> None:
+    """Each byte is in time; the whole answer is not."""
+    async with slow_dns() as slow, watching(slow, timeout_s=0.5) as answers:
+        failed = await failure(answers)
+        assert failed.kind == "error"
+        assert "no answer" in failed.reason
+        await until(lambda: slow.open_streams == 0, "the end of its connections")
 
 
 async def test_too_many_srv_targets_are_refused(server: DnsServer) -> None:
