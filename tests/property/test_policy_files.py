@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.json_schema import mistakes
 from tests.support.policies import MINIMAL, PATH, loaded, problems
 
 from attnroute.dataplane import DataPlane
@@ -17,7 +18,10 @@ from attnroute.errors import EndpointFileError, InvalidFileError, PolicyError
 from attnroute.policy import scalars
 from attnroute.policy.compile import compile_policy
 from attnroute.policy.load import effective_yaml, load_policy, parse_endpoints
+from attnroute.policy.schema import json_schema
 from attnroute.policy.tree import plain_value
+
+SCHEMA = json_schema()
 
 # Generated policies are built as data and written as JSON, which is YAML with every text quoted.
 # What `effective_yaml` makes of them is the YAML that is tested.
@@ -243,6 +247,13 @@ def test_a_valid_policy_survives_being_written_out(policy: dict[str, Any]) -> No
 @settings(max_examples=50)
 def test_the_data_plane_accepts_what_the_schema_accepts(policy: dict[str, Any]) -> None:
     DataPlane(compile_policy(loaded(json.dumps(policy, ensure_ascii=False))), 1)
+
+
+@given(policies)
+@settings(max_examples=50)
+def test_editors_accept_what_the_check_accepts(policy: dict[str, Any]) -> None:
+    loaded(json.dumps(policy, ensure_ascii=False))
+    assert mistakes(SCHEMA, policy) == []
 
 
 def places_are_inside(error: InvalidFileError, text: str) -> None:

@@ -24,7 +24,11 @@ from attnroute.dataplane import DataPlane
 
 CONFIG_VERSION = 1
 SEED = 20_240_501
-IN_FLIGHT_GAUGES = ("attnroute_endpoint_inflight", "attnroute_requests_inflight")
+IN_FLIGHT_GAUGES = (
+    "attnroute_endpoint_inflight",
+    "attnroute_requests_inflight",
+    "attnroute_held_bytes",
+)
 
 Endpoint = str | tuple[str, float]
 """An address, or an address and its static weight."""

@@ -76,7 +76,7 @@ Share = Annotated[
         {
             "anyOf": [
                 {"type": "number", "minimum": 0, "maximum": 1},
-                {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?%$"},
+                {"type": "string", "pattern": r"^0*(100(\.0+)?|[0-9]{1,2}(\.[0-9]+)?)%$"},
             ]
         },
     ),

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+from tests.support.json_schema import mistakes
+from tests.support.policies import problems
+
 from attnroute.policy import scalars
+from attnroute.policy.load import effective_yaml, load_policy
 from attnroute.policy.schema import json_schema
 
 
@@ -82,3 +89,58 @@ def test_an_endpoint_may_be_its_address_alone() -> None:
         "string",
         "object",
     ]
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def as_an_editor_reads_it(text: str) -> Any:
+    """YAML 1.2, which has no `on`: the loader of 1.1 takes that key of `retry` for true."""
+    return _with_on(yaml.safe_load(text))
+
+
+def _with_on(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {"on" if key is True else key: _with_on(each) for key, each in value.items()}
+    return [_with_on(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["minimal", "full", "file-endpoints"])
+def test_editors_find_nothing_wrong_with_the_examples(name: str) -> None:
+    text = (ROOT / f"configs/{name}.yaml").read_text()
+    assert mistakes(json_schema(), as_an_editor_reads_it(text)) == []
+
+
+@pytest.mark.parametrize("name", ["minimal", "full", "file-endpoints"])
+def test_editors_find_nothing_wrong_with_a_policy_that_is_written_out(name: str) -> None:
+    policy = load_policy(ROOT / f"configs/{name}.yaml").policy
+    assert mistakes(json_schema(), as_an_editor_reads_it(effective_yaml(policy))) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "outlier_detecton: {}",
+        "outlier_detection: {consecutive_errors: five}",
+        "outlier_detection: {max_ejected: 150%}",
+        "limits: {max_inflight: 0}",
+        "limits: {max_held_bytes: 64KB}",
+        "connection: {connect_timeout: 400}",
+        "balancer: {type: least_requests}",
+        "balancer: {type: least_request, decay: 10s}",
+        "endpoints: {static: [10.0.0.1:1], file: a}",
+        "endpoints: {}",
+        "endpoints: {kubernetes: {}}",
+        "routes: [{timeout: 1s}]",
+        "waiting: {when_full: maybe}",
+    ],
+)
+def test_editors_find_what_the_check_finds(wrong: str) -> None:
+    key = wrong.partition(":")[0]
+    endpoints = "" if key == "endpoints" else "endpoints: {static: [10.0.0.1:1]}, "
+    text = (
+        "listeners: [{mode: explicit, address: 127.0.0.1:15001}]\n"
+        f"services: {{cart: {{{endpoints}{wrong}}}}}\n"
+    )
+    assert problems(text) != []
+    assert mistakes(json_schema(), as_an_editor_reads_it(text)) != []
