@@ -119,10 +119,11 @@ class Members:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Replaces the set at its interval while the block runs."""
+        """Replaces the set at once, and at its interval while the block runs."""
         stop = threading.Event()
 
         def change() -> None:
+            self.write()
             while not stop.wait(CHANGE_INTERVAL_S):
                 self.write()
 

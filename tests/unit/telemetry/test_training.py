@@ -98,6 +98,15 @@ def test_labels_are_escaped() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("odd", ["%s %% %.15g", 'a"b=\\c,d', "snow\u2603=\U0001f600", "{}", " "])
+def test_odd_labels_of_an_endpoint_come_back_whole(odd: str) -> None:
+    counted = page()
+    window = service_window({(GET, A): (1, 0.5)})
+    counted.add("cart", window, np.full(1, 0.25), [EndpointLabels(odd, odd)])
+    (info,) = samples(counted)["attnroute_endpoint_info"]
+    assert (dict(info)["labels"], dict(info)["zone"]) == (odd, odd)
+
+
 def test_the_histogram_of_a_class_is_one() -> None:
     counted = page()
     add(counted, {(GET, A): (3, 0.3), (GET, B): (4, 0.4)})
