@@ -46,6 +46,7 @@ ROWS = {
     "admin": 5,
     "resolvers": 5,
     "learning": 5,
+    "scorers": 5,
     "publishing": 5,
     "training": 5,
     "sidecar": 6,

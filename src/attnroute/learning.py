@@ -19,7 +19,7 @@ from typing import Protocol
 from attnroute.clock import Clock
 from attnroute.fleet.client import FleetClient, FleetClientEvents, Identity
 from attnroute.policy.load import LoadedPolicy
-from attnroute.scoring.loop import LoopEvents, ScoreLoop, ScorePlane, ServicePlan
+from attnroute.scoring.loop import LoopEvents, ScoreLoop, ScorePlane, Seating, ServicePlan
 from attnroute.telemetry.training import PageLimits, TrainingPage
 
 __all__ = ["WINDOW_S", "Learning", "LearningEvents"]
@@ -34,7 +34,8 @@ class LearningEvents(LoopEvents, FleetClientEvents, Protocol):
 
 
 class Learning:
-    """Made and used on one event loop. ticked: told how long a tick took, in seconds."""
+    """Made and used on one event loop. ticked: told how long a tick took, in seconds. seating:
+    who seats scorers beside the table."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Learning:
         events: LearningEvents,
         identity: Identity,
         ticked: Callable[[float], None],
+        seating: Seating | None = None,
     ) -> None:
         self._clock = clock
         self._events = events
@@ -55,7 +57,7 @@ class Learning:
             version=identity.version,
             limits=PageLimits(loaded.policy.fleet.training_series),
         )
-        self._loop = ScoreLoop(plane, clock, events, self._page, self._announce)
+        self._loop = ScoreLoop(plane, clock, events, self._page, self._announce, seating)
         self._fleet: FleetClient | None = None
         self._spoke = asyncio.Event()
 

@@ -27,6 +27,7 @@ from attnroute import __version__, logs
 from attnroute.admin.http import HttpServer, Readiness, make_app
 from attnroute.admin.learning_metrics import LearningMetrics
 from attnroute.admin.metrics import ControlMetrics, join
+from attnroute.admin.model_metrics import ModelMetrics
 from attnroute.admin.server import AdminServer
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import Clock, SystemClock
@@ -49,6 +50,7 @@ from attnroute.policy.schema import Service
 from attnroute.policy.watch import FileWatcher, watch_policy
 from attnroute.process import StopSignals, allow_open_files, announce_ports, keep_running
 from attnroute.resolvers import Resolvers
+from attnroute.scorers import Prepared, Scorers
 from attnroute.scoring.loop import ScorePlane
 from attnroute.telemetry.orca import OrcaPlan, OutOfBandReports
 from attnroute.telemetry.picks import PickHistory
@@ -192,6 +194,9 @@ class Sidecar:
         self._reports = OutOfBandReports(plane, self._metrics)
         self._traces = Traces(plane, self._metrics)
         self._learning_metrics = LearningMetrics()
+        self._model_metrics = ModelMetrics()
+        self._scorers = Scorers(clock, self._model_metrics)
+        self._model_metrics.watch(self._scorers.state)
         self._learning = Learning(
             plane,
             loaded,
@@ -199,6 +204,7 @@ class Sidecar:
             self._learning_metrics,
             Identity(os.urandom(16), __version__),
             self._metrics.tick_duration.observe,
+            self._scorers,
         )
         service = AdminService(
             self,
@@ -207,6 +213,7 @@ class Sidecar:
             self._picks,
             self._plane,
             clock,
+            models=self._scorers,
             on_limit_hit=lambda limit: self._metrics.admin_limit_hits.labels(limit).inc(),
         )
         self._metrics.watch_streams(lambda: service.watches)
@@ -245,7 +252,11 @@ class Sidecar:
 
     def exposition(self) -> bytes:
         """attnroute.admin.http.HttpView."""
-        own = (self._metrics.render(), self._learning_metrics.render())
+        own = (
+            self._metrics.render(),
+            self._learning_metrics.render(),
+            self._model_metrics.render(),
+        )
         return join((self._plane.metrics(), *own))
 
     def _service_info(self, name: str, service: Service) -> ServiceInfo:
@@ -275,6 +286,7 @@ class Sidecar:
         if self._options.ports_file is not None:
             self._options.ports_file.unlink(missing_ok=True)
         self._traces.use(await self._exporter_of(self._loaded))
+        scorers = await asyncio.to_thread(self._scorers.prepare, self._loaded)
         self._in_force(self._loaded)
         self._sources.replace(self._resolvers.plans(self._loaded))
         await self._sources.first_answers(FIRST_ANSWERS_TIMEOUT_S)
@@ -290,9 +302,9 @@ class Sidecar:
         logger.info("listening", extra=fields(listeners=listeners, admin=self._admin_bound))
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self._watch_again()
-        await self._learning.configure(self._loaded, self._admin_bound["http"] or "")
+        await self._learn(scorers)
         tasks = (self._become_ready, self._tick, self._reload_when_wanted)
-        works = (*tasks, self._traces.run, self._learning.run)
+        works = (*tasks, self._traces.run, self._learning.run, self._scorers.run)
         for work in works:
             self._tasks.append(asyncio.create_task(keep_running(work)))
 
@@ -403,6 +415,7 @@ class Sidecar:
             _refuse_fixed_changes(self._loaded, loaded)
             compiled = await asyncio.to_thread(compile_policy, loaded)
             exporter = await self._exporter_of(loaded)
+            scorers = await asyncio.to_thread(self._scorers.prepare, loaded)
             try:
                 # On the loop, so that no admin call sees the new data plane with the old policy.
                 self._plane.apply_policy(compiled)
@@ -423,7 +436,12 @@ class Sidecar:
         self._overrides.keep(loaded.policy.services)
         self._traces.use(exporter)
         self._sources.replace(self._resolvers.plans(loaded))
-        await self._learning.configure(loaded, self._admin_bound["http"] or "")
+        await self._learn(scorers)
+
+    async def _learn(self, scorers: Prepared) -> None:
+        """What learns follows the policy in force."""
+        await self._scorers.use(scorers)
+        await self._learning.configure(self._loaded, self._admin_bound["http"] or "")
 
     async def _exporter_of(self, loaded: LoadedPolicy) -> Exporter | None:
         """What spans go to by a policy. Raises StartError if that cannot be."""
@@ -502,6 +520,7 @@ class Sidecar:
         await self._sources.close()
         await self._reports.close()
         await self._learning.close()
+        await self._scorers.close()
         await self._admin.stop()
         await self._http.stop()
         await asyncio.to_thread(self._plane.stop)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from attnroute import bundle
@@ -215,3 +216,90 @@ def with_graph(name: str, content: bytes) -> Callable[[Bundle], Bundle]:
 def write_small(directory: Path, version: str = "1.0.0", gain: float = 0.0, **others: Any) -> Path:
     """Writes `directory/default/<version>` and returns it."""
     return bundle.write(directory, small_bundle(version, gain, **others))
+
+
+def lying_bundle(fault: str, version: str = "6.6.6") -> Bundle:
+    """A bundle that does what its own probe says, and lies: `random`, `permuted`, `inverted`,
+    `collapsing` (two endpoints 50 times too fast), `nan` (where S0 is below 5 ms, so that its probe
+    and what it is tried with are fine)."""
+    node = helper.make_node
+    constants: dict[str, npt.NDArray[Any]] = {}
+    if fault == "random":
+        nodes = [
+            node("RandomNormalLike", ["table_cost_s"], ["some"], mean=0.0, scale=2.0),
+            node("Exp", ["some"], ["factor"]),
+            node("Mul", ["table_cost_s", "factor"], ["cost_s"]),
+        ]
+    elif fault == "permuted":
+        constants = {
+            "start": np.array([-1]), "end": np.array([-(2**31)]), "axis": np.array([1]),
+            "step": np.array([-1]),
+        }  # fmt: skip
+        nodes = [node("Slice", ["table_cost_s", "start", "end", "axis", "step"], ["cost_s"])]
+    elif fault == "inverted":
+        return small_bundle(version, gain=-2.0)
+    elif fault == "collapsing":
+        constants = {
+            "row": np.array([0]), "first": np.array([1]), "one": np.array(1, dtype=np.float32),
+            "axis": np.array(0), "exclusive": np.array(2, dtype=np.float32),
+            "little": np.array(0.02, dtype=np.float32),
+        }  # fmt: skip
+        nodes = [
+            # 1, 2, 3 ... over endpoints; up to 2 they are the chosen ones.
+            node("Sub", ["rtt_s", "rtt_s"], ["nothing_e"]),
+            node("Add", ["nothing_e", "one"], ["ones"]),
+            node("CumSum", ["ones", "axis"], ["number"]),
+            node("LessOrEqual", ["number", "exclusive"], ["chosen"]),
+            node("Where", ["chosen", "little", "one"], ["factor"]),
+            node("Mul", ["table_cost_s", "factor"], ["cost_s"]),
+        ]
+    else:
+        assert fault == "nan", fault
+        constants = {"bound": np.array(5e-3, dtype=np.float32),
+                     "none": np.array(np.nan, dtype=np.float32)}  # fmt: skip
+        nodes = [
+            node("Less", ["table_cost_s", "bound"], ["below"]),
+            node("Where", ["below", "none", "table_cost_s"], ["cost_s"]),
+        ]
+    made = small_bundle(version)
+    inputs = dict(made.probe.inputs)
+    graphs = {**made.graphs, "score.onnx": _score_of(nodes, constants)}
+    return replace(
+        made,
+        graphs=graphs,
+        probe=Probe(inputs, _run(graphs, inputs)),
+        # What is drawn at random is not told twice.
+        manifest=replace(made.manifest, tolerance=1e3 if fault == "random" else 1e-3),
+    )
+
+
+def _score_of(nodes: list[onnx.NodeProto], constants: dict[str, npt.NDArray[Any]]) -> bytes:
+    """A score graph whose nodes make `cost_s`; everything else as `score` has it."""
+    node = helper.make_node
+    rest = [
+        node("Sub", ["table_cost_s", "table_cost_s"], ["zeros"]),
+        node("Add", ["zeros", "sigma"], ["spread"]),
+        node("Sub", ["mask", "whole"], ["less"]),
+        node("Mul", ["less", "far"], ["away"]),
+        node("Add", ["zeros", "away"], ["masked"]),
+        node("Softmax", ["masked"], ["probability"], axis=1),
+    ]
+    return graph(
+        "score.onnx",
+        [*nodes, *rest],
+        {
+            "sigma": np.array(SPREAD, dtype=np.float32),
+            "whole": np.array(1, dtype=np.float32),
+            "far": np.array(1e9, dtype=np.float32),
+            **constants,
+        },
+    )
+
+
+def _run(graphs: dict[str, bytes], inputs: dict[str, Matrix]) -> dict[str, Matrix]:
+    known: dict[str, Matrix] = dict(inputs)
+    for name, (takes, gives) in GRAPHS.items():
+        session = onnxruntime.InferenceSession(graphs[name], providers=["CPUExecutionProvider"])
+        found = session.run(list(gives), {one: known[one] for one in takes})
+        known |= dict(zip(gives, found, strict=True))
+    return {name: known[name] for name in GRAPHS["score.onnx"][1]}

@@ -7,6 +7,7 @@ with it an endpoint that runs there; this one serves from threads.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +22,10 @@ SERVICE = "test.Peer"
 
 @dataclass
 class SyncPeer:
-    """What reached the endpoint, and what its blocked calls wait for."""
+    """What reached the endpoint, and what its blocked calls wait for. delay_s: before it answers
+    `Unary`."""
 
+    delay_s: float = 0.0
     address: str = ""
     calls: int = 0
     release: threading.Event = field(default_factory=threading.Event)
@@ -30,6 +33,8 @@ class SyncPeer:
     def unary(self, request: bytes, _context: Any) -> bytes:
         """Sends the request back."""
         self.calls += 1
+        if self.delay_s > 0:
+            time.sleep(self.delay_s)
         return request
 
     def block(self, request: bytes, _context: Any) -> bytes:
@@ -40,9 +45,9 @@ class SyncPeer:
 
 
 @contextmanager
-def sync_peer() -> Iterator[SyncPeer]:
+def sync_peer(*, delay_s: float = 0.0) -> Iterator[SyncPeer]:
     """A running endpoint with `Unary` and `Block`."""
-    peer = SyncPeer()
+    peer = SyncPeer(delay_s)
     with ThreadPoolExecutor(max_workers=8) as workers:
         server = grpc.server(workers)
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {

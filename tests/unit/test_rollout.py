@@ -365,6 +365,16 @@ async def test_an_operator_promotes_rolls_back_and_freezes() -> None:
         assert world.stage("1.2.0") == "canary"
 
 
+async def test_a_channel_that_is_moved_back_has_what_served_before_serve_at_once() -> None:
+    async with World() as world:
+        await world.offer(small_bundle("1.0.0"))
+        await world.offer(small_bundle("1.1.0"))
+        world.rollout.promote("")
+        world.rollout.offer(small_bundle("1.0.0"), "1.0.0")
+        assert (world.serving(), world.stage("1.1.0")) == ("1.0.0", "rolled_back")
+        assert world.rollout.state().ends == {("rolled_back", "channel"): 1}
+
+
 async def test_without_a_model_in_the_policy_none_is_left_and_the_next_serves_at_once() -> None:
     async with World() as world:
         await world.offer(small_bundle("1.0.0"))

@@ -23,7 +23,7 @@ DURATION_MIN_S = 1
 DURATION_MAX_S = 24 * 3600
 WAIT_MAX_S = 3600
 
-CHANGING = frozenset({"SetOverride", "Drain"})
+CHANGING = frozenset({"SetOverride", "Drain", "SetModel"})
 """Methods that the Unix socket takes, and TCP only where the policy says so."""
 
 KINDS: dict[int, Kind] = {pb.OVERRIDE_DRAIN: "drain", pb.OVERRIDE_PIN: "pin"}

@@ -78,6 +78,15 @@ class AdminClient:
         request = pb.GetWeightsRequest(service=service, request_class=request_class)
         return self._call("GetWeights", request, pb.GetWeightsResponse)
 
+    def get_model(self) -> pb.GetModelResponse:
+        """Which model scores, and what became of others. Raises AdminError."""
+        return self._call("GetModel", pb.GetModelRequest(), pb.GetModelResponse)
+
+    def set_model(self, action: pb.ModelAction, version: str = "") -> pb.GetModelResponse:
+        """Promotes, rolls back, freezes or thaws. Raises AdminError."""
+        request = pb.SetModelRequest(action=action, version=version)
+        return self._call("SetModel", request, pb.GetModelResponse)
+
     def watch_weights(
         self, service: str, request_class: str = "", *, min_interval_ms: int = 0
     ) -> Generator[pb.GetWeightsResponse, None, None]:

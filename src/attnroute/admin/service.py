@@ -21,6 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from attnroute._proto.admin.v1 import admin_pb2 as pb
 from attnroute.admin import changes
 from attnroute.admin.explain import ExplainView, explain_message, request_json
+from attnroute.admin.model import ModelView, gates, model_message, set_model
 from attnroute.admin.picks import BATCH, PickView, last_of, pick_message
 from attnroute.admin.refusals import RefusalError, error_info, refuse_field
 from attnroute.admin.weights import EVERY_CLASS, Scores, ScoresView
@@ -120,6 +121,7 @@ class AdminService:
         picker: PickerView,
         clock: Clock,
         *,
+        models: ModelView,
         watches_max: int = WATCHES_MAX,
         on_limit_hit: Callable[[str], None] = lambda _limit: None,
     ) -> None:
@@ -129,6 +131,7 @@ class AdminService:
         self._overrides = overrides
         self._picks = picks
         self._picker = picker
+        self._models = models
         self._clock = clock
         self._watches_max = watches_max
         self._on_limit_hit = on_limit_hit
@@ -331,6 +334,14 @@ class AdminService:
         answer.read_at.CopyFrom(_timestamp(self._clock.wall_s()))
         return answer
 
+    async def get_model(self, _request: pb.GetModelRequest) -> pb.GetModelResponse:
+        """Which model scores, and what became of others."""
+        return model_message(self._models.state())
+
+    async def set_model(self, request: pb.SetModelRequest) -> pb.GetModelResponse:
+        """Promotes, rolls back, freezes."""
+        return set_model(self._models, request)
+
     def _in_flight(self, service: str, address: str) -> int:
         snapshot = self._telemetry.read(service)
         pairs = zip(snapshot.endpoints, snapshot.rows, strict=True)
@@ -374,6 +385,7 @@ class AdminService:
             balancer=info.balancer,
             endpoint_epoch=snapshot.endpoint_epoch,
             read_at=_timestamp(self._clock.wall_s()),
+            scorers=gates(self._models.state().seats, info.name),
         )
         scores.fill(answer, rows, request_class)
         return answer

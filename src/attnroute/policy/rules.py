@@ -38,6 +38,7 @@ def check_policy(tree: Tree) -> list[Problem]:
         *_targets(tree),
         *_authorities(tree),
         *_order(tree, ("drain",), "linger", "limit", Drain()),
+        *_model(tree),
     ]
     for name in _mapping(tree, ("services",)):
         at: Loc = ("services", name)
@@ -45,6 +46,7 @@ def check_policy(tree: Tree) -> list[Problem]:
         problems += _routes(tree, at)
         problems += _repetitions(tree, at)
         problems += _balancer(tree, at)
+        problems += _scorers(tree, at)
         problems += _order(tree, (*at, "connection"), "backoff_base", "backoff_max", Connection())
         problems += _order(
             tree,
@@ -54,6 +56,35 @@ def check_policy(tree: Tree) -> list[Problem]:
             OutlierDetection(),
         )
     return problems
+
+
+def _model(tree: Tree) -> Iterator[Problem]:
+    model = tree.get("model")
+    if not isinstance(model, dict):
+        return
+    given = [key for key in ("registry", "directory") if model.get(key) is not None]
+    if not given:
+        yield tree.problem(("model",), "`model` names no source; write `registry` or `directory`")
+    elif len(given) > 1:
+        yield tree.problem(
+            ("model", "directory"),
+            f"`model` has `registry` already, at {tree.line_of(('model', 'registry'))}; keep one",
+        )
+    if "directory" in given and model.get("name") is not None:
+        yield tree.problem(
+            ("model", "name"), "the directory's own name is the model's; remove `name`"
+        )
+
+
+def _scorers(tree: Tree, at: Loc) -> Iterator[Problem]:
+    names = _items(tree, (*at, "scorers"))
+    if names and tree.get(*at, "balancer", "type") != "learned":
+        yield tree.problem(
+            (*at, "scorers"), "only `learned` goes by scores; set `balancer: {type: learned}`"
+        )
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield tree.problem((*at, "scorers", index), f"scorer `{name}` stands twice; remove one")
 
 
 def check_endpoints(tree: Tree, at: Loc, count_max: int | None = None) -> Iterator[Problem]:

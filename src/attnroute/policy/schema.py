@@ -11,9 +11,8 @@ Durations are `timedelta`, sizes are bytes. The defaults of data-plane values re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
@@ -31,6 +30,7 @@ from attnroute.policy.fields import Parsed, Strict, duration, size
 from attnroute.policy.health import Health, OutlierDetection
 from attnroute.policy.listeners import Address, Listener, Name
 from attnroute.policy.load_reports import Fleet, LoadReports
+from attnroute.policy.model import Model
 from attnroute.policy.observe import AccessLog, Picks, Tracing
 from attnroute.policy.outward import Connection, ServiceLimits, Waiting
 from attnroute.policy.request_class import RequestClass
@@ -325,6 +325,12 @@ class Service(Strict):
         default=LeastRequest(type="least_request", choice_count="all"),
         description="Which balancer picks; default `least_request` over all endpoints.",
     )
+    scorers: tuple[Text, ...] = Field(
+        default=(),
+        max_length=8,
+        description="Scorers of other distributions that score beside the table, by name: "
+        "docs/scorers.md; for `learned`.",
+    )
     concurrency: int | None = Field(
         default=None,
         ge=1,
@@ -375,8 +381,6 @@ class Service(Strict):
 class Policy(Strict):
     """The whole policy of a sidecar."""
 
-    RESERVED: ClassVar[Mapping[str, str]] = {"model": "a later version"}
-
     admin: Admin = Field(default=Admin(), description="Where the sidecar is observed and changed.")
     data_plane: DataPlaneSettings = Field(
         default=DataPlaneSettings(), description="How the forward path runs."
@@ -387,6 +391,11 @@ class Policy(Strict):
     limits: Limits = Field(default=Limits(), description="Limits that concern clients.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Timeouts of connections.")
     fleet: Fleet = Field(default=Fleet(), description="The other sidecars.")
+    model: Model | None = Field(
+        default=None,
+        description="Where bundles of the attention router come from, which scores beside the "
+        "table for every service that balances by `learned`; default: the table alone.",
+    )
     drain: Drain = Field(default=Drain(), description="How the sidecar stops after SIGTERM.")
     picks: Picks = Field(default=Picks(), description="Which picks are recorded.")
     access_log: AccessLog | None = Field(

@@ -82,6 +82,7 @@ class Seat:
     _faults_in_a_row: int = 0
     _bench_s: float = BENCH_S
     _raw_s: Array | None = field(default=None, repr=False)
+    _sure: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), repr=False)
 
     @property
     def weight(self) -> float:
@@ -96,7 +97,10 @@ class Seat:
         last."""
         if self._raw_s is None:
             return
-        step = self.gate.observe(calls, x_s, table_cost_s, self._raw_s[at])
+        # Where it had nothing to say there is nothing to judge.
+        said = self._sure[at]
+        raw_s = self._raw_s[at][said]
+        step = self.gate.observe(calls[said], x_s[said], table_cost_s[said], raw_s)
         if step is not None:
             self.good_steps = self.good_steps + 1 if self.gate.gd > GAIN_MIN else 0
             self.bad_steps = self.bad_steps + 1 if self.gate.weight < 0.5 else 0
@@ -117,6 +121,8 @@ class Seat:
             self._fault(now_s)
             return None
         self._raw_s = np.asarray(scored.cost_s, dtype=np.float64)
+        # One that is not finite counts as none when it is blended, and is judged all the same.
+        self._sure = np.asarray(scored.confidence) != 0.0
         return scored
 
     def note_repaired(self, values: int, now_s: float) -> None:

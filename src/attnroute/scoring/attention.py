@@ -12,7 +12,7 @@ thread, no spinning: the machine belongs to the data threads (microsoft/onnxrunt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +22,19 @@ import numpy.typing as npt
 from attnroute.bundle import GRAPHS, Bundle, Tensors
 from attnroute.errors import BundleError
 from attnroute.features.extract import extract
-from attnroute.features.facts import Facts
 from attnroute.features.schema import CLASS_FEATURES, ENDPOINT_FEATURES, PAIR_FEATURES
 from attnroute.scoring.base import Scored, ScorerInfo, ScoringInput
 from attnroute.scoring.kv_table import Encodings, KvTable
-from attnroute.scoring.worker import Run, ScoringWorker
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["KV_ROWS", "RESULT_AGE_MAX_S", "AttentionScorer", "Model", "Scale"]
+__all__ = ["KV_ROWS", "AttentionScorer", "Model", "Scale"]
 
 Matrix = npt.NDArray[np.float32]
 
 KV_ROWS = 4096
 """Endpoint encodings that are kept for a service, and as many of classes."""
-
-RESULT_AGE_MAX_S = 30.0
-"""How long the last finished run serves while newer ones are not there."""
-
-OVERTIME_S = 1.0
-"""A run that takes longer has missed the next tick."""
 
 INT8_RANKS_MIN = 0.97
 """Share of the probe's classes whose fastest endpoint the int8 graphs must leave within 5 %."""
@@ -255,142 +247,37 @@ class Model:
         return False
 
 
-@dataclass(frozen=True)
-class _Result:
-    """What a run said, by name."""
-
-    classes: tuple[str, ...]
-    endpoints: tuple[str, ...]
-    scored: Scored
-    began_s: float
-
-
 class AttentionScorer:
-    """Scores one service by a model (attnroute.scoring.base.Scorer).
+    """Scores one service by a model (attnroute.scoring.base.Scorer). kv_rows: encodings that are
+    kept, of endpoints and as many of classes."""
 
-    worker: runs models beside the control thread; None: runs here, as a simulation needs it.
-    budget_s: how long a scoring run is waited for; one that takes longer goes on, serves the next
-    time, and none is begun until then. now_s: monotonic.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        worker: ScoringWorker | None = None,
-        budget_s: float = 0.02,
-        now_s: Callable[[], float] = time.monotonic,
-        kv_rows: int = KV_ROWS,
-    ) -> None:
+    def __init__(self, model: Model, *, kv_rows: int = KV_ROWS) -> None:
         self.model = model
         self.endpoints = KvTable(model.encode_endpoints, kv_rows)
         self.classes = KvTable(model.encode_classes, kv_rows)
-        self.runs = 0
-        self.skipped = 0
-        """Runs that were not begun because the one before was not over."""
-        self.late = 0
-        """Runs that were not waited for to the end."""
-        self.slow_in_a_row = 0
-        """Ticks at which a run was not over yet, or took longer than a tick."""
-        self.run_s = 0.0
-        """Seconds that the last finished run took."""
-        self._worker = worker
-        self._budget_s = budget_s
-        self._now_s = now_s
-        self._pending: Run[_Result] | None = None
-        self._last: _Result | None = None
         self.info = ScorerInfo(
             name="attention",
             version=model.version,
             feature_schema=model.feature_schema,
             expected_latency_s=max(model.run_s, 1e-4),
+            cost_s=model.run_s,
         )
 
     def score(self, given: ScoringInput) -> Scored:
-        """attnroute.scoring.base.Scorer. Without a finished run that is young enough: the table's
-        values, with no confidence."""
-        if given.table_cost_s.size == 0:
-            return _nothing(given)
+        """attnroute.scoring.base.Scorer."""
         if given.facts is None:
             raise ValueError("the attention router needs facts")
-        if self._worker is None:
-            return self._run(given.facts).scored
-        self._finish(0.0)
-        if self._pending is None:
-            self._begin(given.facts, self._worker)
-        else:
-            self.skipped += 1
-            self.slow_in_a_row += 1
-        last = self._last
-        if last is None or self._now_s() - last.began_s > RESULT_AGE_MAX_S:
-            return _nothing(given)
-        if last.classes == given.classes and last.endpoints == given.endpoints:
-            return last.scored
-        return _carried(last, given)
-
-    def _begin(self, facts: Facts, worker: ScoringWorker) -> None:
-        self._pending = worker.begin(lambda: self._run(facts))
-        if self._pending is None:  # another service's run takes long
-            self.skipped += 1
-            return
-        if not self._finish(self._budget_s):
-            self.late += 1
-
-    def _finish(self, timeout_s: float) -> bool:
-        """Takes what the pending run said; True if it is over. Raises what it raised."""
-        pending = self._pending
-        if pending is None or not pending.wait(timeout_s):
-            return False
-        self._pending = None
-        self._last = pending.result()
-        self.slow_in_a_row = self.slow_in_a_row + 1 if self.run_s > OVERTIME_S else 0
-        return True
-
-    def _run(self, facts: Facts) -> _Result:
-        began_s, now_s = time.perf_counter(), self._now_s()
-        features = extract(facts).tensors()
+        features = extract(given.facts).tensors()
         inputs = {name: features[name] for name in _SCORE_INPUTS if name in features}
         inputs["key"], inputs["value"] = self.endpoints.look_up(features["endpoint"])
         (inputs["query"],) = self.classes.look_up(features["request_class"])
         found = self.model.score(inputs)
-        shape = found["cost_s"].shape
-        scored = Scored(
+        return Scored(
             cost_s=found["cost_s"].astype(np.float64),
             probability=found["probability"].astype(np.float64),
             spread=found["spread"].astype(np.float64),
-            confidence=np.ones(shape),
+            confidence=np.ones(found["cost_s"].shape),
         )
-        self.run_s = time.perf_counter() - began_s
-        self.runs += 1
-        return _Result(facts.classes, facts.endpoints, scored, now_s)
-
-
-def _nothing(given: ScoringInput) -> Scored:
-    shape = given.table_cost_s.shape
-    even = np.full(shape, 1.0 / max(1, shape[1]))
-    return Scored(given.table_cost_s, even, np.ones(shape), np.zeros(shape))
-
-
-def _carried(last: _Result, given: ScoringInput) -> Scored:
-    """The last result for other classes and endpoints: what it does not know has no confidence."""
-    rows = _places(last.classes, tuple(given.classes))
-    columns = _places(last.endpoints, tuple(given.endpoints))
-    known = (rows >= 0)[:, None] & (columns >= 0)[None, :]
-    at = np.ix_(rows, columns)
-    nothing = _nothing(given)
-
-    def carried(name: str) -> npt.NDArray[np.float64]:
-        had = getattr(last.scored, name)
-        if had.size == 0:
-            return np.asarray(getattr(nothing, name))
-        return np.asarray(np.where(known, had[at], getattr(nothing, name)))
-
-    return Scored(*(carried(name) for name in ("cost_s", "probability", "spread", "confidence")))
-
-
-def _places(had: tuple[str, ...], now: tuple[str, ...]) -> npt.NDArray[np.intp]:
-    known = {name: place for place, name in enumerate(had)}
-    return np.array([known.get(name, -1) for name in now], dtype=np.intp)
 
 
 def _features(classes: int, endpoints: int) -> dict[str, Matrix]:

@@ -22,11 +22,14 @@ from attnroute.dataplane import StaleEpochError
 from attnroute.features.view import SharedTable
 from attnroute.features.window import ServiceWindow
 from attnroute.logs import fields
+from attnroute.scoring.arbiter import Arbiter
 from attnroute.scoring.service import Scores, ServiceScores
 from attnroute.scoring.windows import WindowReader, WindowSource
 from attnroute.telemetry.training import EndpointLabels
 
-__all__ = ["LoopEvents", "ScoreLoop", "ScorePlane", "ServicePlan", "WindowSink", "publish"]
+__all__ = [
+    "LoopEvents", "ScoreLoop", "ScorePlane", "Seating", "ServicePlan", "WindowSink", "publish",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,14 @@ class WindowSink(Protocol):
     def keep(self, services: Iterable[str]) -> None: ...
 
 
+class Seating(Protocol):
+    """Who seats scorers beside the table, and judges them after each tick."""
+
+    def attach(self, service: str, arbiter: Arbiter) -> None: ...
+    def detach(self, service: str) -> None: ...
+    def step(self) -> None: ...
+
+
 class LoopEvents(Protocol):
     """What is counted."""
 
@@ -96,7 +107,10 @@ class ScoreLoop:
         events: LoopEvents,
         sink: WindowSink,
         announce: Callable[[str], None],
+        seating: Seating | None = None,
     ) -> None:
+        self._seating = seating
+        self._seated: set[str] = set()
         self._plane = plane
         self._clock = clock
         self._events = events
@@ -114,6 +128,7 @@ class ScoreLoop:
         """Follows these services and no others; one that stays keeps what it has learned."""
         for name in self._plans.keys() - plans.keys():
             self._reader.forget(name)
+            self._leave(name)
             del self._services[name]
             self._heard.pop(name, None)
             self._fresh.discard(name)
@@ -135,6 +150,17 @@ class ScoreLoop:
                 scores.shared.sidecars = plan.sidecars
         self._plans = dict(plans)
         self._sink.keep(plans)
+        for name, plan in plans.items():
+            if not plan.scored:
+                self._leave(name)
+            elif self._seating is not None and name not in self._seated:
+                self._seating.attach(name, self._services[name].arbiter)
+                self._seated.add(name)
+
+    def _leave(self, name: str) -> None:
+        if self._seating is not None and name in self._seated:
+            self._seating.detach(name)
+            self._seated.discard(name)
 
     def tables(self) -> Mapping[str, SharedTable]:
         """The services' sums, for the fleet exchange."""
@@ -150,6 +176,8 @@ class ScoreLoop:
                 logger.exception(
                     "a window failed; the next tick goes on", extra=fields(service=name)
                 )
+        if self._seating is not None:
+            self._seating.step()
 
     def fleet_spoke(self) -> None:
         """Publishes where the fleet has said something since the last time."""

@@ -11,6 +11,8 @@ from tests.support.fake_plane import FakePlane, spec
 from attnroute.admin.service import AdminService, ConfigInfo, ServiceInfo
 from attnroute.clock import ManualClock
 from attnroute.discovery.overrides import Overrides
+from attnroute.rollout import Rollout, ScorersState
+from attnroute.scoring.worker import ScoringWorker
 from attnroute.telemetry.picks import PickHistory
 from attnroute.telemetry.snapshot import Telemetry
 
@@ -49,6 +51,16 @@ class Control:
         return self.changes_allowed
 
 
+class Models:
+    """A rollout with no service and no bundle."""
+
+    def __init__(self) -> None:
+        self.rollout = Rollout(ManualClock(), ScoringWorker())
+
+    def state(self) -> ScorersState:
+        return ScorersState(self.rollout.state(), (), "", "")
+
+
 class World:
     """One service `cart` with two endpoints, and `empty` without any."""
 
@@ -62,6 +74,7 @@ class World:
         self.overrides.apply_endpoints("cart", json.dumps({"endpoints": cart}).encode())
         self.picks = PickHistory(self.plane)
         self.hits: list[str] = []
+        self.models = Models()
         self.service = AdminService(
             self.control,
             self.telemetry,
@@ -69,6 +82,7 @@ class World:
             self.picks,
             self.plane,
             self.clock,
+            models=self.models,
             watches_max=watches_max,
             on_limit_hit=self.hits.append,
         )

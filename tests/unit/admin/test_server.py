@@ -146,6 +146,8 @@ async def test_reflection_describes_the_api_without_files() -> None:
         "ListPicks",
         "WatchPicks",
         "Explain",
+        "GetModel",
+        "SetModel",
     ]
 
 

@@ -195,7 +195,7 @@ def test_a_key_that_stands_three_times_is_reported_twice() -> None:
     assert problems("a: 1\na: 2\na: 3\n" + MINIMAL) == [
         (
             "1:1: unknown key `a` at the top of the file; known are `admin`, `data_plane`, "
-            "`listeners`, `limits`, `timeouts`, `fleet`, `drain`, `picks`, `access_log`, "
+            "`listeners`, `limits`, `timeouts`, `fleet`, `model`, `drain`, `picks`, `access_log`, "
             "`tracing`, `services`, keys of your own begin with `x-`"
         ),
         "2:1: key `a` stands twice, first at 1:1; remove one",

@@ -44,12 +44,16 @@ BALANCERS = (
             "zzz: 2s",
             (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
-                "`balancer`, `concurrency`, `request_class`, `locality`, `outlier_detection`, "
-                "`health`, `panic_threshold`, `slow_start`, `load_reports`, `strip_load_reports`, "
-                "`limits`, `connection`, `waiting`, `routes`, keys of your own begin with `x-`"
+                "`balancer`, `scorers`, `concurrency`, `request_class`, `locality`, "
+                "`outlier_detection`, `health`, `panic_threshold`, `slow_start`, "
+                "`load_reports`, `strip_load_reports`, `limits`, `connection`, `waiting`, `routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.
+        (
+            "scorers: [by_hour]",
+            "4:18: only `learned` goes by scores; set `balancer: {type: learned}`",
+        ),
         (
             "balancer: {type: learned, fallback_after: 20s}",
             (
@@ -358,10 +362,15 @@ def test_mistakes_in_a_service(rest: str, message: str) -> None:
         ),
         (
             "model: {channel: stable}\n",
-            (
-                f"6:1: key `model` at the top of the file comes in a later "
-                f"version, {__version__} does not know it; remove it"
-            ),
+            "6:8: `model` names no source; write `registry` or `directory`",
+        ),
+        (
+            "model: {registry: 'trainer:15020', directory: bundles/default}\n",
+            "6:47: `model` has `registry` already, at 6:19; keep one",
+        ),
+        (
+            "model: {directory: bundles/default, name: other}\n",
+            "6:43: the directory's own name is the model's; remove `name`",
         ),
         ("services: {}\n", "6:1: key `services` stands twice, first at 3:1; remove one"),
         (

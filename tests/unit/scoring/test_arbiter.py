@@ -242,3 +242,19 @@ def test_a_scorer_in_shadow_is_judged_and_has_no_say() -> None:
 def test_a_gate_begins_with_what_shadow_reached() -> None:
     arbiter = Arbiter()
     assert arbiter.seat(Plugin(times(1.5)), gd=0.01).weight == pytest.approx(gate_weight(0.01))
+
+
+def test_where_a_scorer_had_nothing_to_say_it_is_not_judged() -> None:
+    def unsure_of_x(said: Scored) -> Scored:
+        confidence = said.confidence.copy()
+        confidence[:, 0] = 0.0
+        return replace(said, cost_s=said.cost_s * 9.0, confidence=confidence)
+
+    arbiter = Arbiter([Plugin(unsure_of_x)])
+    arbiter.blend(given(), 0.0)
+    judge(arbiter, 0.015)  # on x
+    assert arbiter.seats[0].gate.steps == 0
+    cell = (np.array([0]), np.array([1]))
+    arbiter.judge(np.array([60.0]), np.array([60 * 0.02]), TABLE_S[cell], cell)
+    assert arbiter.seats[0].gate.steps == 1
+    assert arbiter.seats[0].weight < 1e-6

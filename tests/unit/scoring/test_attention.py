@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,16 +11,12 @@ import pytest
 from onnx import TensorProto, helper
 from tests.support import models
 from tests.support.facts import CLASSES, facts
-from tests.support.wait import patience_s
 
 from attnroute.bundle import Bundle
-from attnroute.clock import ManualClock
 from attnroute.errors import BundleError
 from attnroute.features.facts import Facts
-from attnroute.scoring import attention
 from attnroute.scoring.attention import AttentionScorer, Model, Scale
 from attnroute.scoring.base import ScoringInput
-from attnroute.scoring.worker import ScoringWorker
 
 
 def given(known: Facts) -> ScoringInput:
@@ -69,12 +64,6 @@ def test_endpoints_that_are_not_usable_have_no_probability() -> None:
     known = replace(facts(), usable=np.array([True, True, False, True, True]))
     scored = AttentionScorer(Model(models.small_bundle())).score(given(known))
     assert (scored.probability[:, 2] == 0).all()
-
-
-def test_no_endpoints_are_no_fault() -> None:
-    known = facts(endpoints=1)
-    none = replace(given(known), endpoints=(), table_cost_s=np.zeros((len(CLASSES), 0)))
-    assert AttentionScorer(Model(models.small_bundle())).score(none).cost_s.size == 0
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -159,110 +148,6 @@ def test_a_run_of_many_pairs_is_timed() -> None:
     fast, slow = Model(models.small_bundle()), Model(models.small_bundle(work=600))
     scale = Scale(classes=4, endpoints=6)
     assert slow.time_runs(scale) > 2 * fast.time_runs(scale)
-
-
-# --- beside the control thread -------------------------------------------------------------------
-
-
-class Gate:
-    """Holds the runs of a model until it is opened."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.open = threading.Event()
-        self.open.set()
-        self.begun = threading.Semaphore(0)
-        self.error: Exception | None = None
-        self._score = model.score
-        model.score = self._hold  # type: ignore[method-assign]
-
-    def _hold(self, inputs: Any) -> Any:
-        self.begun.release()
-        assert self.open.wait(patience_s())
-        if self.error is not None:
-            raise self.error
-        return self._score(inputs)
-
-
-def held() -> tuple[AttentionScorer, Gate, ManualClock, ScoringWorker]:
-    gate, clock, worker = (
-        Gate(Model(models.small_bundle(gain=-1.0))),
-        ManualClock(),
-        ScoringWorker(),
-    )
-    scorer = AttentionScorer(gate.model, worker=worker, budget_s=patience_s(), now_s=clock.now_s)
-    return scorer, gate, clock, worker
-
-
-def shut(scorer: AttentionScorer, gate: Gate) -> None:
-    """From now on runs are not waited for, and do not end."""
-    gate.open.clear()
-    scorer._budget_s = 0.0
-
-
-def opened(scorer: AttentionScorer, gate: Gate) -> None:
-    gate.open.set()
-    assert scorer._pending is not None
-    assert scorer._pending.wait(patience_s())
-
-
-def test_while_a_run_takes_long_the_last_one_serves_and_none_is_begun() -> None:
-    scorer, gate, clock, worker = held()
-    known = facts()
-    first = scorer.score(given(known))
-    shut(scorer, gate)
-    other = facts(seed=1)
-    for _ in range(4):
-        assert scorer.score(given(other)) is first
-    assert (scorer.runs, scorer.late, scorer.skipped, scorer.slow_in_a_row) == (1, 1, 3, 3)
-    clock.advance(attention.RESULT_AGE_MAX_S + 1)
-    old = scorer.score(given(other))
-    assert (old.confidence == 0).all()
-    np.testing.assert_array_equal(old.cost_s, other.table.cost_s)
-    opened(scorer, gate)
-    scorer._budget_s = patience_s()
-    scorer.score(given(other))
-    assert scorer.slow_in_a_row == 0
-    assert scorer.runs == 3
-    worker.close()
-
-
-def test_one_service_that_takes_long_does_not_make_another_wait() -> None:
-    scorer, gate, _, worker = held()
-    shut(scorer, gate)
-    known = facts()
-    assert (scorer.score(given(known)).confidence == 0).all()  # nothing has been said yet
-    other = AttentionScorer(Model(models.small_bundle()), worker=worker, budget_s=patience_s())
-    assert (other.score(given(known)).confidence == 0).all()
-    assert (other.skipped, other.slow_in_a_row) == (1, 0)
-    opened(scorer, gate)
-    assert (other.score(given(known)).confidence == 1).all()
-    worker.close()
-
-
-def test_a_run_that_fails_is_told_to_who_asks_next() -> None:
-    scorer, gate, _, worker = held()
-    gate.error = RuntimeError("no")
-    with pytest.raises(RuntimeError, match="no"):
-        scorer.score(given(facts()))
-    gate.error = None
-    assert (scorer.score(given(facts())).confidence == 1).all()
-    worker.close()
-
-
-def test_what_was_said_of_others_is_carried_over_by_name() -> None:
-    scorer, gate, _, worker = held()
-    known = facts()
-    first = scorer.score(given(known))
-    shut(scorer, gate)
-    fewer = facts(CLASSES[1:], 6)
-    renamed = replace(fewer, endpoints=("new:80", *known.endpoints[:5]))
-    scored = scorer.score(given(renamed))
-    np.testing.assert_array_equal(scored.cost_s[:, 1:], first.cost_s[1:])
-    np.testing.assert_array_equal(scored.cost_s[:, 0], renamed.table.cost_s[:, 0])
-    assert scored.confidence[0].tolist() == [0, 1, 1, 1, 1, 1]
-    opened(scorer, gate)
-    worker.close()
 
 
 def test_int8_graphs_serve_only_if_they_rank_as_the_others_do() -> None:

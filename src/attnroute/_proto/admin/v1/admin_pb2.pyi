@@ -28,6 +28,25 @@ class Override(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OVERRIDE_NONE: _ClassVar[Override]
     OVERRIDE_DRAIN: _ClassVar[Override]
     OVERRIDE_PIN: _ClassVar[Override]
+
+class ModelStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_STAGE_UNSPECIFIED: _ClassVar[ModelStage]
+    MODEL_STAGE_LOADING: _ClassVar[ModelStage]
+    MODEL_STAGE_SHADOW: _ClassVar[ModelStage]
+    MODEL_STAGE_CANARY: _ClassVar[ModelStage]
+    MODEL_STAGE_SERVING: _ClassVar[ModelStage]
+    MODEL_STAGE_RETIRED: _ClassVar[ModelStage]
+    MODEL_STAGE_REFUSED: _ClassVar[ModelStage]
+    MODEL_STAGE_ROLLED_BACK: _ClassVar[ModelStage]
+
+class ModelAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODEL_ACTION_UNSPECIFIED: _ClassVar[ModelAction]
+    MODEL_ACTION_PROMOTE: _ClassVar[ModelAction]
+    MODEL_ACTION_ROLL_BACK: _ClassVar[ModelAction]
+    MODEL_ACTION_FREEZE: _ClassVar[ModelAction]
+    MODEL_ACTION_THAW: _ClassVar[ModelAction]
 ENDPOINT_STATE_UNSPECIFIED: EndpointState
 ENDPOINT_STATE_USABLE: EndpointState
 ENDPOINT_STATE_CONNECT_FAILING: EndpointState
@@ -40,6 +59,19 @@ OVERRIDE_UNSPECIFIED: Override
 OVERRIDE_NONE: Override
 OVERRIDE_DRAIN: Override
 OVERRIDE_PIN: Override
+MODEL_STAGE_UNSPECIFIED: ModelStage
+MODEL_STAGE_LOADING: ModelStage
+MODEL_STAGE_SHADOW: ModelStage
+MODEL_STAGE_CANARY: ModelStage
+MODEL_STAGE_SERVING: ModelStage
+MODEL_STAGE_RETIRED: ModelStage
+MODEL_STAGE_REFUSED: ModelStage
+MODEL_STAGE_ROLLED_BACK: ModelStage
+MODEL_ACTION_UNSPECIFIED: ModelAction
+MODEL_ACTION_PROMOTE: ModelAction
+MODEL_ACTION_ROLL_BACK: ModelAction
+MODEL_ACTION_FREEZE: ModelAction
+MODEL_ACTION_THAW: ModelAction
 
 class ListServicesRequest(_message.Message):
     __slots__ = ()
@@ -203,7 +235,7 @@ class WatchWeightsRequest(_message.Message):
     def __init__(self, service: _Optional[str] = ..., request_class: _Optional[str] = ..., min_interval_ms: _Optional[int] = ...) -> None: ...
 
 class GetWeightsResponse(_message.Message):
-    __slots__ = ("service", "balancer", "endpoint_epoch", "read_at", "classes", "table_epoch", "table_age_s", "model", "reason")
+    __slots__ = ("service", "balancer", "endpoint_epoch", "read_at", "classes", "table_epoch", "table_age_s", "model", "reason", "scorers")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     BALANCER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +245,7 @@ class GetWeightsResponse(_message.Message):
     TABLE_AGE_S_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SCORERS_FIELD_NUMBER: _ClassVar[int]
     service: str
     balancer: str
     endpoint_epoch: int
@@ -222,7 +255,8 @@ class GetWeightsResponse(_message.Message):
     table_age_s: float
     model: str
     reason: str
-    def __init__(self, service: _Optional[str] = ..., balancer: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., classes: _Optional[_Iterable[_Union[ClassWeights, _Mapping]]] = ..., table_epoch: _Optional[int] = ..., table_age_s: _Optional[float] = ..., model: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    scorers: _containers.RepeatedCompositeFieldContainer[ScorerGate]
+    def __init__(self, service: _Optional[str] = ..., balancer: _Optional[str] = ..., endpoint_epoch: _Optional[int] = ..., read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., classes: _Optional[_Iterable[_Union[ClassWeights, _Mapping]]] = ..., table_epoch: _Optional[int] = ..., table_age_s: _Optional[float] = ..., model: _Optional[str] = ..., reason: _Optional[str] = ..., scorers: _Optional[_Iterable[_Union[ScorerGate, _Mapping]]] = ...) -> None: ...
 
 class ClassWeights(_message.Message):
     __slots__ = ("request_class", "endpoints")
@@ -464,3 +498,91 @@ class CostTerms(_message.Message):
     cost_class_congestion_s: float
     cost_error_s: float
     def __init__(self, rtt_s: _Optional[float] = ..., predicted_s: _Optional[float] = ..., spread: _Optional[float] = ..., mean_service_s: _Optional[float] = ..., concurrency: _Optional[float] = ..., in_flight_own: _Optional[float] = ..., in_flight_others: _Optional[float] = ..., in_flight: _Optional[float] = ..., report_age_s: _Optional[float] = ..., ratio: _Optional[float] = ..., ratio_of_kind: _Optional[float] = ..., expected_s: _Optional[float] = ..., utilization: _Optional[float] = ..., errors: _Optional[float] = ..., cost_rtt_s: _Optional[float] = ..., cost_service_s: _Optional[float] = ..., cost_queue_s: _Optional[float] = ..., cost_utilization_s: _Optional[float] = ..., cost_congestion_s: _Optional[float] = ..., cost_class_congestion_s: _Optional[float] = ..., cost_error_s: _Optional[float] = ...) -> None: ...
+
+class ModelVersion(_message.Message):
+    __slots__ = ("name", "version", "manifest_sha256", "stage", "reason", "changed_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    manifest_sha256: str
+    stage: ModelStage
+    reason: str
+    changed_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., manifest_sha256: _Optional[str] = ..., stage: _Optional[_Union[ModelStage, str]] = ..., reason: _Optional[str] = ..., changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ScorerGate(_message.Message):
+    __slots__ = ("service", "scorer", "version", "stage", "weight", "say", "gain", "steps", "in_conflict", "benched", "faults", "repaired_values", "conflicts", "runs", "skipped", "late", "run_s")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    SCORER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SAY_FIELD_NUMBER: _ClassVar[int]
+    GAIN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    IN_CONFLICT_FIELD_NUMBER: _ClassVar[int]
+    BENCHED_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_VALUES_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    RUN_S_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    scorer: str
+    version: str
+    stage: str
+    weight: float
+    say: float
+    gain: float
+    steps: int
+    in_conflict: bool
+    benched: bool
+    faults: int
+    repaired_values: int
+    conflicts: int
+    runs: int
+    skipped: int
+    late: int
+    run_s: float
+    def __init__(self, service: _Optional[str] = ..., scorer: _Optional[str] = ..., version: _Optional[str] = ..., stage: _Optional[str] = ..., weight: _Optional[float] = ..., say: _Optional[float] = ..., gain: _Optional[float] = ..., steps: _Optional[int] = ..., in_conflict: _Optional[bool] = ..., benched: _Optional[bool] = ..., faults: _Optional[int] = ..., repaired_values: _Optional[int] = ..., conflicts: _Optional[int] = ..., runs: _Optional[int] = ..., skipped: _Optional[int] = ..., late: _Optional[int] = ..., run_s: _Optional[float] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("source", "channel", "serving", "candidate", "previous", "waiting", "frozen", "scorers", "history")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    SCORERS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    channel: str
+    serving: ModelVersion
+    candidate: ModelVersion
+    previous: ModelVersion
+    waiting: str
+    frozen: bool
+    scorers: _containers.RepeatedCompositeFieldContainer[ScorerGate]
+    history: _containers.RepeatedCompositeFieldContainer[ModelVersion]
+    def __init__(self, source: _Optional[str] = ..., channel: _Optional[str] = ..., serving: _Optional[_Union[ModelVersion, _Mapping]] = ..., candidate: _Optional[_Union[ModelVersion, _Mapping]] = ..., previous: _Optional[_Union[ModelVersion, _Mapping]] = ..., waiting: _Optional[str] = ..., frozen: _Optional[bool] = ..., scorers: _Optional[_Iterable[_Union[ScorerGate, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[ModelVersion, _Mapping]]] = ...) -> None: ...
+
+class SetModelRequest(_message.Message):
+    __slots__ = ("action", "version")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    action: ModelAction
+    version: str
+    def __init__(self, action: _Optional[_Union[ModelAction, str]] = ..., version: _Optional[str] = ...) -> None: ...

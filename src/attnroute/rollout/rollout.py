@@ -19,25 +19,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator
 
 from attnroute.bundle import Bundle
 from attnroute.clock import Clock
 from attnroute.errors import AttnrouteError, BundleError
 from attnroute.logs import fields
-from attnroute.scoring.arbiter import Arbiter, Seat
+from attnroute.rollout.states import (
+    Deployed,
+    RolloutPlan,
+    RolloutState,
+    SeatState,
+    Stage,
+    Standing,
+    seat_state,
+)
+from attnroute.scoring.arbiter import Arbiter
 from attnroute.scoring.attention import AttentionScorer, Model, Scale
+from attnroute.scoring.beside import BesideScorer
 from attnroute.scoring.worker import ScoringWorker
 
-__all__ = [
-    "Deployed", "Rollout", "RolloutError", "RolloutPlan", "RolloutState", "Stage", "Standing",
-]  # fmt: skip
+__all__ = ["Rollout", "RolloutError"]
 
 logger = logging.getLogger(__name__)
-
-Stage = Literal["loading", "shadow", "canary", "serving", "retired", "refused", "rolled_back"]
 
 SLOW_TICKS = 5
 """Ticks in a row without the end of a run after which a model is too slow."""
@@ -50,72 +54,6 @@ LOAD_POLL_S = 0.05
 
 class RolloutError(AttnrouteError):
     """An operator asked for what cannot be done now."""
-
-
-@dataclass(frozen=True)
-class RolloutPlan:
-    """What the policy says."""
-
-    min_interval_s: float = 60.0
-    """Between two bundles that are taken."""
-    steps: int = 3
-    """Steps of the gate in a row with a gain, in shadow and again as canary."""
-    canary: float = 0.2
-    """Share of its weight that a canary has; 0: none, it serves when shadow is over."""
-    judge_limit_s: float = 600.0
-    """A candidate that has not shown a gain by then is refused."""
-    load_limit_s: float = 60.0
-    """For making and trying a model."""
-    run_limit_s: float = 0.05
-    """CPU time of a scoring run at 100 endpoints and 64 classes."""
-    budget_s: float = 0.02
-    """How long the tick waits for a scoring run."""
-    int8: bool = False
-    kv_rows: int = 4096
-
-
-@dataclass
-class Standing:
-    """A bundle and how far it came."""
-
-    name: str
-    version: str
-    sha256: str
-    """Of its manifest."""
-    stage: Stage
-    reason: str
-    changed_at_s: float
-    """Unix time."""
-
-
-@dataclass
-class Deployed:
-    """A model that is made: its scorers by service, and where they sit."""
-
-    standing: Standing
-    model: Model
-    scorers: dict[str, AttentionScorer] = field(default_factory=dict)
-    seats: dict[str, Seat] = field(default_factory=dict)
-    gains: dict[str, float] = field(default_factory=dict)
-    """gd of services at which it was judged before."""
-    began_s: float = 0.0
-    """Monotonic: when its stage began."""
-
-
-@dataclass(frozen=True)
-class RolloutState:
-    """What admin and metrics tell."""
-
-    serving: Deployed | None
-    candidate: Deployed | None
-    previous: Standing | None
-    waiting: str
-    """Version that waits for its turn; empty: none."""
-    frozen: bool
-    history: tuple[Standing, ...]
-    """Newest first."""
-    ends: Mapping[tuple[str, str], int]
-    """How often a bundle came to an end, by stage and cause."""
 
 
 class Rollout:
@@ -175,6 +113,14 @@ class Rollout:
             ends=dict(self._ends),
         )
 
+    def seat_states(self) -> list[SeatState]:
+        """Of every service and model that is judged."""
+        return [
+            seat_state(service, seat, deployed.standing.stage)
+            for deployed in self._deployed()
+            for service, seat in deployed.seats.items()
+        ]
+
     # --- bundles ---------------------------------------------------------------------------------
 
     def offer(self, bundle: Bundle, sha256: str) -> None:
@@ -185,6 +131,11 @@ class Rollout:
             return
         if any(one.standing.sha256 == sha256 for one in self._deployed()):
             self._waiting = None
+            return
+        if self._previous is not None and self._previous.standing.sha256 == sha256:
+            # Whoever moves the channel back wants what served before, at once.
+            self._waiting = None
+            self._roll_back("channel", "the channel points at what served before")
             return
         self._waiting = bundle, sha256
         self._offered.set()
@@ -417,12 +368,11 @@ class Rollout:
         if service in deployed.seats:
             return
         says = {"shadow": 0.0, "canary": self.plan.canary}
-        scorer = deployed.scorers[service] = AttentionScorer(
-            deployed.model,
-            worker=self._worker,
+        scorer = deployed.scorers[service] = BesideScorer(
+            AttentionScorer(deployed.model, kv_rows=self.plan.kv_rows),
+            self._worker,
             budget_s=self.plan.budget_s,
             now_s=self._clock.now_s,
-            kv_rows=self.plan.kv_rows,
         )
         deployed.seats[service] = self._arbiters[service].seat(
             scorer,
@@ -446,6 +396,6 @@ class Rollout:
         standing.stage, standing.reason = stage, problem
         standing.changed_at_s = self._clock.wall_s()
         self._ends[stage, cause] = self._ends.get((stage, cause), 0) + 1
-        log = logger.info if cause in ("operator", "policy", "newer") else logger.warning
+        log = logger.info if cause in ("operator", "policy", "newer", "channel") else logger.warning
         what = "a model was rolled back" if stage == "rolled_back" else "a model was refused"
         log(what, extra=fields(version=standing.version, cause=cause, problem=problem))
