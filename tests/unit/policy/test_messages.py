@@ -46,7 +46,8 @@ BALANCERS = (
                 "4:9: unknown key `zzz` in `services.cart`; known are `authorities`, `endpoints`, "
                 "`balancer`, `scorers`, `concurrency`, `request_class`, `locality`, "
                 "`outlier_detection`, `health`, `panic_threshold`, `slow_start`, "
-                "`load_reports`, `strip_load_reports`, `limits`, `connection`, `waiting`, `routes`, keys of your own begin with `x-`"
+                "`load_reports`, `strip_load_reports`, `limits`, `connection`, `waiting`, "
+                "`routes`, keys of your own begin with `x-`"
             ),
         ),
         # Balancers.
