@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance lint fmt bench bench-decisions audit clean
+.PHONY: help setup demo test conformance lint fmt bench bench-decisions bench-acceptance bench-switches audit clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,12 @@ bench: setup ## next to direct, Envoy, HAProxy and nginx in one run; writes benc
 
 bench-decisions: setup ## every balancer in every simulated world; writes benchmarks/decisions.md
 	@.venv/bin/python -m benchmarks.decisions $(DECISIONS_ARGS)
+
+bench-acceptance: setup ## does learned routing reach what it must; writes benchmarks/acceptance.md
+	@.venv/bin/python -m benchmarks.acceptance $(ACCEPTANCE_ARGS)
+
+bench-switches: setup ## what each mechanism of learned routing brings; writes benchmarks/switches.md
+	@.venv/bin/python -m benchmarks.switches $(SWITCHES_ARGS)
 
 audit: ## dependencies with known vulnerabilities (downloads the advisory database)
 	@scripts/setup --python-only

@@ -352,9 +352,11 @@ def _median(values: Array) -> float:
 CONCURRENCY_WINDOWS = 120
 CONCURRENCY_WINDOWS_MIN = 6
 CONCURRENCY_CALLS_MIN = 20.0
-CONCURRENCY_COLUMNS = 8
+CONCURRENCY_COLUMNS = 9
 _SLACK = 1.25
 _SATURATED = 0.95
+_QUIET = 0.85
+"""Utilization up to which latency over service time tells concurrency: little of it is waiting."""
 
 
 @dataclass
@@ -368,10 +370,13 @@ class ConcurrencyLearner:
     2: 115 ms mean instead of 24), too low little, so it starts at 1 and at most doubles a window.
 
     v alone would run away: with a c that is too high the queue stays in the service times, hence in
-    what the classes are thought to take, and v looks idle at any load. So c is never above what the
-    calls in it say by themselves: an endpoint that works on c calls has at least c times its
-    utilization in it. Of that bound, P10 of the windows counts; windows in which the endpoint was
-    busy throughout say nothing, and without a utilization it is taken to be 1.
+    what the classes are thought to take, and v looks idle at any load. So c is never above what
+    does not hang on c: an endpoint that works on c calls at a time has at least c times its
+    utilization u in it. By Little's law it has rate times latency W in it, hence c is at most
+    b = rate W/u, with rate and u from the same reports; where little waits, b is hardly more than
+    c. The median of b counts, of the windows with u up to 0.85: beyond, a queue looks like workers.
+    Where no rate is reported, b is the mean number met by others over u, and its P10 counts; u is
+    taken to be 1 where it is not reported either.
     """
 
     endpoints: int
@@ -379,6 +384,7 @@ class ConcurrencyLearner:
     _v: npt.NDArray[np.float32] = field(init=False)
     _inflight: npt.NDArray[np.float32] = field(init=False)
     _bound: npt.NDArray[np.float32] = field(init=False)
+    _by_rate: npt.NDArray[np.bool_] = field(init=False)
     _count: Index = field(init=False)
     _next: Index = field(init=False)
     _joined: Array = field(init=False)
@@ -389,6 +395,7 @@ class ConcurrencyLearner:
         self._v = np.full(shape, np.inf, dtype=np.float32)
         self._inflight = np.zeros(shape, dtype=np.float32)
         self._bound = np.full(shape, np.inf, dtype=np.float32)
+        self._by_rate = np.zeros(self.endpoints, dtype=bool)
         self._count = np.zeros(self.endpoints, dtype=np.intp)
         self._next = np.zeros(self.endpoints, dtype=np.intp)
         # Of the window that is being joined: what `observe` is given.
@@ -398,7 +405,7 @@ class ConcurrencyLearner:
         """Keeps these endpoints, in this order, and makes room for `endpoints` in all."""
         fresh = ConcurrencyLearner(endpoints)
         size = len(keep)
-        for name in ("learned", "_v", "_inflight", "_bound", "_count", "_next"):
+        for name in ("learned", "_v", "_inflight", "_bound", "_by_rate", "_count", "_next"):
             getattr(fresh, name)[:size] = getattr(self, name)[keep]
         fresh._joined[:, :size] = self._joined[:, keep]
         self.__dict__.update(fresh.__dict__)
@@ -421,16 +428,20 @@ class ConcurrencyLearner:
         if len(full) == 0:
             return self.learned
         full = full[(self._joined[2, full] > 0) & (self._joined[4, full] > 0)]
-        _, served, expected, in_flight, seen, met, busy, told = self._joined[:, full]
+        calls, served, expected, in_flight, seen, met, busy, told, rate = self._joined[:, full]
         self._joined[:, self._joined[0] >= CONCURRENCY_CALLS_MIN] = 0.0
         place = self._next[full]
         self._v[full, place] = served / expected
         self._inflight[full, place] = np.ceil(in_flight / seen)
         utilization = np.where(told > 0, busy / np.where(told > 0, told, 1.0), 1.0)
-        telling = (told == 0) | ((utilization > 0) & (utilization <= _SATURATED))
+        by_rate = (told > 0) & (rate > 0)
+        most = np.where(by_rate, _QUIET, _SATURATED)
+        telling = (told == 0) | ((utilization > 0) & (utilization <= most))
+        inside = np.where(by_rate, rate / np.where(by_rate, told, 1.0) * served / calls, met / seen)
         self._bound[full, place] = np.where(
-            telling, met / seen / np.where(telling, utilization, 1.0), np.inf
+            telling, inside / np.where(telling, utilization, 1.0), np.inf
         )
+        self._by_rate[full] = by_rate
         self._next[full] = (place + 1) % CONCURRENCY_WINDOWS
         self._count[full] = np.minimum(self._count[full] + 1, CONCURRENCY_WINDOWS)
         self._learn(full)
@@ -449,7 +460,10 @@ class ConcurrencyLearner:
         unhurried = self._v[changed] <= _SLACK * base[:, None]
         most = np.where(unhurried, self._inflight[changed], 0.0).max(axis=1)
         bounds = np.sort(self._bound[changed], axis=1)
-        bound = bounds[np.arange(len(changed)), self._count[changed] // 10]
+        telling = np.isfinite(bounds).sum(axis=1)
+        middle = np.where(telling >= CONCURRENCY_WINDOWS_MIN, telling // 2, CONCURRENCY_WINDOWS - 1)
+        quantile = np.where(self._by_rate[changed], middle, self._count[changed] // 10)
+        bound = bounds[np.arange(len(changed)), quantile]
         now = np.clip(np.minimum(most, np.floor(bound)), 1.0, 2.0 * self.learned[changed])
         # Slow whatever is in it, or busy all the time: neither says how many it works on.
         slow = (base > _SLACK * fleet_idle) | np.isinf(bound)

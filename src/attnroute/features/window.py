@@ -79,10 +79,11 @@ class ServiceWindow:
         return EndpointWindow(self.rtt_s, concurrency, utilization, self.rps)
 
     def load(self) -> Array:
-        """[5, E]: what learning concurrency goes by. Sum of calls in flight at an endpoint by
+        """[6, E]: what learning concurrency goes by. Sum of calls in flight at an endpoint by
         reports, the reporting one included; the number of answers that is over; the same sum
-        without the reporting one; sum and number of utilizations, weighted alike. Without reports
-        the calls in flight are those estimated at picks, in both sums."""
+        without the reporting one; sum and number of utilizations, and sum of the rates that stand
+        beside them, weighted alike. Without reports the calls in flight are those estimated at
+        picks, in both sums."""
         reported = self.reports > 0
         met = np.where(reported, self.reported_inflight, self.inflight_estimate)
         weight = np.where(reported, self.reports, self.ended)
@@ -90,7 +91,10 @@ class ServiceWindow:
         mean = self.utilization / np.where(carried, self.utilization_reports, 1.0)
         told = np.where(carried, weight, 0.0)
         busy = np.where(carried, mean * weight, 0.0)
-        return np.stack((met + np.where(reported, weight, 0.0), weight, met, busy, told))
+        # A rate that only some reports carry would be too low beside the utilization.
+        rate = np.where(carried, self.rps, 0.0)
+        whole = met + np.where(reported, weight, 0.0)
+        return np.stack((whole, weight, met, busy, told, rate))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class FactsKeeper:
         self._load_s = now_s
         load, size = self._load, len(window.endpoints)
         short, long = math.exp(-passed_s / LOAD_S), math.exp(-passed_s / ERRORS_S)
-        _, weight, met, _, _ = window.load()
+        _, weight, met, *_ = window.load()
         failed = np.bincount(window.cells.endpoint, window.errors, size)[:size]
         load.utilization = load.utilization * short + _finite(window.utilization)
         load.utilization_weight = load.utilization_weight * short + window.utilization_reports

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import statistics
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attnroute import bundle
 from attnroute.dataplane import Simulation, StaleEpochError
 from attnroute.features.merge import FleetTable, Subscriber
 from attnroute.features.schema import schema_hash
+from attnroute.features.table import TableParameters
 from attnroute.features.view import OwnWindow
 from attnroute.scoring.attention import AttentionScorer, Model
 from attnroute.scoring.service import Scores, ServiceScores
@@ -57,6 +59,31 @@ class Learning:
     model: bool | str = False
     """A second scorer stands beside the table: True: one that says what the table says; a path: the
     bundle in that directory. Until an event `model_fault` makes it lie."""
+    concurrency: int | None = None
+    """Calls that endpoints work on at a time, as an operator might tell; None: it is learned."""
+    learn_concurrency: bool = True
+    """False: taken to be 1 where nobody tells."""
+    endpoint_factor: bool = True
+    """False: an endpoint's speed is not shared among its classes, f = 1."""
+    kind_factor: bool = True
+    """False: nor among the classes of a kind, r = 1."""
+    cells: bool = True
+    """False: classes are not told apart on an endpoint, S0 = cm f r."""
+    young: bool = True
+    """False: a new endpoint counts as one like the others."""
+
+    def parameters(self) -> TableParameters:
+        """Of the table."""
+        defaults = TableParameters()
+        return replace(
+            defaults,
+            endpoint_prior_calls=defaults.endpoint_prior_calls
+            if self.endpoint_factor
+            else math.inf,
+            kind_prior_calls=defaults.kind_prior_calls if self.kind_factor else math.inf,
+            cell_prior_calls=defaults.cell_prior_calls if self.cells else 1e12,
+            young_factor=defaults.young_factor if self.young else 1.0,
+        )
 
 
 LEARNING_KEYS = tuple(one.name for one in fields(Learning))
@@ -138,6 +165,8 @@ class _Sidecar:
         self.scores = ServiceScores(
             sidecars=ASSUMED_SIDECARS,
             now_s=0.0,
+            concurrency=run.concurrency,
+            parameters=run.learning.parameters(),
             scorers=() if self.model is None else (self.model,),
             own_zone=zone,
         )
@@ -147,6 +176,8 @@ class _Sidecar:
         self.stream: Subscriber | None = None
         self.began = False
         self.sent = 0
+        self.fresh = False
+        """Whether scores were published since the last window, as production's loop has it."""
 
     @property
     def model_weight(self) -> float:
@@ -160,7 +191,9 @@ class _Sidecar:
             if watch is not None:
                 watch(now_s, taken)
             self.scores.observe(taken.layout, taken.window, taken.usable, now_s, taken.attributes)
-        self.publish(now_s)
+        if not self.fresh:
+            self.publish(now_s)
+        self.fresh = False
 
     def publish(self, now_s: float) -> None:
         """Publishes what is known now."""
@@ -170,6 +203,7 @@ class _Sidecar:
             # A set that has just changed: the data plane carries the rows over by itself.
             with suppress(StaleEpochError):
                 self.plane.publish(scores)
+                self.fresh = True
 
     def unsent(self) -> list[OwnWindow]:
         """Own windows that the trainer lacks, each once in a stream."""
@@ -190,6 +224,9 @@ class _Run:
         self.learning = learning
         self.model = _model(learning.model) if isinstance(learning.model, str) else None
         """Shared by all sidecars."""
+        self.concurrency = learning.concurrency
+        if self.concurrency is None and not learning.learn_concurrency:
+            self.concurrency = 1
         self.simulation = Simulation(scenario, balancer, seed)
         self.watch: Watch | None = None
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
@@ -287,6 +324,7 @@ class _Run:
             now_s=now_s,
             classes_max=_CLASSES_MAX,
             endpoints_max=_ENDPOINTS_MAX,
+            parameters=self.learning.parameters(),
         )
 
         def reopen(_: float) -> None:

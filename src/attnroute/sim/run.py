@@ -116,7 +116,13 @@ def parse_balancer(text: str) -> BalancerSpec:
             )
         found = plain_value(value)
         if name == LEARNED and key in LEARNING_KEYS:
-            if not isinstance(found, bool):
+            if key == "concurrency":
+                if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+                    raise SimulationError(
+                        f"balancer `{text}`: `{key}`: found `{value}`, expected a whole number "
+                        "from 1"
+                    )
+            elif not isinstance(found, bool):
                 found = _bundle(text, key, value)
             how[key] = found
             continue

@@ -300,13 +300,15 @@ def concurrency_window(
     v: npt.NDArray[np.float64],
     calls: float = 20.0,
     utilization: float | None = 0.01,
+    rate: float = 0.0,
 ) -> npt.NDArray[np.float64]:
-    """[8, E] of endpoints whose classes take 10 ms; by default so idle that no bound is felt."""
+    """[9, E] of endpoints whose classes take 10 ms; by default so idle that no bound is felt, and
+    no rate is reported."""
     ones = np.full(len(v), calls)
     known = 0.0 if utilization is None else 1.0
     busy = 0.0 if utilization is None else utilization
     met = ones * (inflight - 1.0)
-    seen = (ones * inflight, ones, met, ones * busy, ones * known)
+    seen = (ones * inflight, ones, met, ones * busy, ones * known, ones * rate)
     return np.stack((ones, ones * 0.01 * v, ones * 0.01, *seen))
 
 
@@ -316,9 +318,10 @@ def feed(
     v: float,
     calls: float = 20.0,
     utilization: float | None = 0.01,
+    rate: float = 0.0,
 ) -> float:
     """One window of one endpoint."""
-    window = concurrency_window(inflight, np.array([v]), calls, utilization)
+    window = concurrency_window(inflight, np.array([v]), calls, utilization, rate)
     return float(learner.observe(window)[0])
 
 
@@ -349,6 +352,31 @@ def test_concurrency_is_not_above_what_the_calls_and_the_utilization_say() -> No
     for _ in range(4):
         learned = feed(learner, 3.0, 1.0, utilization=0.8)
     assert learned == 2.0
+
+
+def test_concurrency_is_what_rate_latency_and_utilization_say() -> None:
+    # 160 calls/s of 12 ms at a utilization of 0.8: at most 2.4 at a time, though one other call or
+    # none is met. The median of the windows decides, so one that seems quick does not.
+    learner = ConcurrencyLearner(1)
+    for v in [1.2, 1.2, 0.5, 1.2, 1.2, 0.5, 1.2, 1.2]:
+        learned = feed(learner, 1.9, v, utilization=0.8, rate=160.0)
+    assert learned == 2.0
+    # One at a time, with a wait of half a call: 1.5.
+    learner = ConcurrencyLearner(1)
+    for _ in range(8):
+        learned = feed(learner, 2.5, 1.5, utilization=0.8, rate=80.0)
+    assert learned == 1.0
+
+
+def test_a_queue_at_a_busy_endpoint_does_not_look_like_workers() -> None:
+    learner = ConcurrencyLearner(1)
+    for _ in range(30):
+        # One worker, and three times the service time at a utilization of 0.9.
+        assert feed(learner, 4.0, 3.0, utilization=0.9, rate=90.0) == 1.0
+    for _ in range(5):
+        assert feed(learner, 4.0, 3.0, utilization=0.84, rate=84.0) == 1.0
+    # Six windows that say something are enough, and then what they say counts.
+    assert feed(learner, 4.0, 3.0, utilization=0.84, rate=84.0) == 2.0
 
 
 def test_windows_without_a_moment_of_idleness_raise_nothing() -> None:
