@@ -14,7 +14,7 @@ import logging
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -41,6 +41,7 @@ __all__ = [
     "ExportError",
     "bundle_of",
     "export_graphs",
+    "graph_runner",
     "parity",
     "random_inputs",
     "rank_agreement",
@@ -195,6 +196,16 @@ def _session(graph: bytes) -> onnxruntime.InferenceSession:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def graph_runner(graph: bytes) -> Callable[[Tensors], list[npt.NDArray[np.float32]]]:
+    """One graph alone: inputs by name in, outputs in order out."""
+    session = _session(graph)
+
+    def run(inputs: Tensors) -> list[npt.NDArray[np.float32]]:
+        return list(session.run(None, dict(inputs)))
+
+    return run
 
 
 class _Runner:
