@@ -127,10 +127,15 @@ def columns(
     if set(names) != set(values):
         odd = sorted(set(names) ^ set(values))
         raise FeatureError(f"features `{'`, `'.join(odd)}` are not those of the schema")
-    found = [
-        np.where(np.isnan(values[spec.name]), spec.missing, values[spec.name]) for spec in specs
-    ]
-    return np.stack(found, axis=-1).astype(np.float32)
+    shape = np.shape(values[names[0]])
+    found = np.empty((*shape, len(specs)), dtype=np.float32)
+    for place, name in enumerate(names):
+        found[..., place] = values[name]
+    unknown = np.isnan(found)
+    if unknown.any():
+        missing = np.array([spec.missing for spec in specs], dtype=np.float32)
+        found = np.where(unknown, missing, found)
+    return found
 
 
 def schema_hash() -> str:
