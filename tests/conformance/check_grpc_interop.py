@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.conformance.peers import SERVICE, Command
+from tests.conformance.peers import SERVICE, TARGET, Command, told_a_proxy
 from tests.support.sidecar import ADMIN, ANY_PORT, Sidecar
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -63,19 +63,21 @@ def _policy(endpoint: str) -> str:
         "listeners:\n"
         f"  - {{name: explicit, mode: explicit, address: {ANY_PORT}}}\n"
         f"  - {{name: service, mode: service, address: {ANY_PORT}, service: {SERVICE}}}\n"
+        f"  - {{name: connect, mode: connect, address: {ANY_PORT}}}\n"
         f"  - {{name: inbound, mode: inbound, address: {ANY_PORT}, target: '{endpoint}'}}\n"
         "services:\n"
         f'  {SERVICE}: {{authorities: ["*"], endpoints: {{static: ["{endpoint}"]}}}}\n'
     )
 
 
-def _failure(client: Command, address: str, case: str) -> str:
-    """Runs one case; empty if it passed."""
+def _failure(client: Command, address: str, case: str, *, proxy: str | None = None) -> str:
+    """Runs one case, through a proxy if there is one; empty if it passed."""
     host, _, port = address.rpartition(":")
     where = (f"--server_host={host}", f"--server_port={port}", f"--test_case={case}")
     extra = SOAK if case in SOAKS else ORCA if case in ORCA_CASES else ()
     command = [*client, "--use_tls=false", *where, *extra]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = None if proxy is None else told_a_proxy(proxy)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return "" if done.returncode == 0 else f"{case}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
 
 
@@ -83,11 +85,17 @@ def _run(client: Command, endpoint: str, start_sidecar: Start, cases: Sequence[s
     direct = [failure for case in cases if (failure := _failure(client, endpoint, case))]
     assert not direct, "the peers do not agree with each other"
     sidecar = start_sidecar(_policy(endpoint))
-    for mode in ("explicit", "service", "inbound"):
-        address = sidecar.listeners[mode]
+    for mode in ("explicit", "service", "connect", "inbound"):
+        address, proxy = sidecar.listeners[mode], None
+        if mode == "connect":
+            # A name that nobody resolves: only the sidecar can lead there.
+            address, proxy = TARGET, address
         run = [case for case in cases if mode != "inbound" or case not in ORCA_CASES]
-        failures = [failure for case in run if (failure := _failure(client, address, case))]
+        failures = [
+            failure for case in run if (failure := _failure(client, address, case, proxy=proxy))
+        ]
         assert not failures, f"{mode}: {failures}\n{sidecar.stderr}"
+    assert sidecar.metric("attnroute_listener_tunnels_total", content="http2") >= len(cases)
     sidecar.until(lambda: sidecar.metric("attnroute_endpoint_inflight") == 0, "no call in flight")
     assert sidecar.stop() == 0
 

@@ -107,6 +107,37 @@ async def test_a_target_that_is_no_service_is_named(monkeypatch: pytest.MonkeyPa
         assert peer.started == 0
 
 
+@pytest.mark.parametrize("target", ["listener", "admin", "endpoint", "loopback"])
+async def test_a_target_is_never_dialled_by_its_name(target: str) -> None:
+    """Nobody gets through the sidecar to where its policy does not lead: neither to the sidecar
+    itself, whose tunnels would have no end, nor to what only the sidecar can reach."""
+    met = 0
+
+    async def meet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal met
+        met += 1
+        writer.close()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, grpc_peer() as peer, connect_plane(peer.address) as plane:
+        named = {
+            "listener": plane.address,
+            "admin": f"127.0.0.1:{port}",
+            "endpoint": peer.address,
+            "loopback": f"localhost:{port}",
+        }[target]
+        request = f"CONNECT {named} HTTP/1.1\r\n\r\n".encode()
+        async with tunnel(plane.address, request + TLS_HELLO) as (reader, _):
+            text = await patiently(reader.read(), "the answer")
+        assert text.startswith(b"HTTP/1.1 404 Not Found\r\n"), text
+        assert f"no service has the authority `{named}`".encode() in text
+        assert refused(plane, "unknown_target") == 1
+        assert met == 0
+        assert sum(tunnels(plane, content) for content in ("http2", "tls", "other")) == 0
+        assert plane.metrics().value("attnroute_listener_open_connections") <= 1
+
+
 async def test_http2_without_a_tunnel_is_served_by_its_authority() -> None:
     async with (
         raw_server(answer()) as endpoint,

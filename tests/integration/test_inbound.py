@@ -15,8 +15,9 @@ import grpc
 import pytest
 from tests.support.dataplane import DataPlaneHarness, data_plane
 from tests.support.grpc_peers import GrpcClient, GrpcPeer, grpc_client, grpc_peer, path
+from tests.support.orca import orca_server
 from tests.support.raw_h2 import RawConnection, RawStream, grpc_message
-from tests.support.raw_peers import answer, open_call, raw_client, raw_server
+from tests.support.raw_peers import RESPONSE, answer, open_call, raw_client, raw_server
 from tests.support.sidecar import Sidecar
 from tests.support.wait import patience_s, patiently, until
 from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
@@ -316,6 +317,108 @@ async def test_reports_out_of_band_come_in_the_interval_that_was_asked_for() -> 
         stream.cancel()
         second.cancel()
         await until(lambda: open_streams() == 0, "both streams closed")
+
+
+async def follow_reports(client: GrpcClient, interval_ms: int) -> Any:
+    """A stream of load reports out of band."""
+    method: grpc.aio.UnaryStreamMultiCallable[OrcaLoadReportRequest, OrcaLoadReport] = (
+        client.channel.unary_stream(
+            REPORTS,
+            request_serializer=OrcaLoadReportRequest.SerializeToString,
+            response_deserializer=OrcaLoadReport.FromString,
+        )
+    )
+    request = OrcaLoadReportRequest()
+    request.report_interval.FromMilliseconds(interval_ms)
+    return method(request)
+
+
+async def until_report(stream: Any, wanted: Callable[[OrcaLoadReport], bool]) -> OrcaLoadReport:
+    """Reads reports until one is as wanted."""
+    while True:
+        report = await patiently(stream.read(), "a report")
+        assert isinstance(report, OrcaLoadReport)
+        if wanted(report):
+            return report
+
+
+def server_reports(plane: DataPlaneHarness) -> dict[str, int]:
+    """What came when the server itself was asked, without zeros."""
+    samples = plane.metrics().of("attnroute_inbound_server_reports_total", listener="in")
+    return {sample.labels["result"]: int(sample.value) for sample in samples if sample.value}
+
+
+async def test_what_the_application_reports_between_calls_is_merged_and_wins() -> None:
+    async with (
+        orca_server() as server,
+        in_front_of(server.address, min_report_interval_ms=20, max_concurrency=3) as plane,
+        grpc_client(plane.address) as client,
+    ):
+        assert server.streams == 0, "nobody follows, and the server is asked"
+        stream = await follow_reports(client, 20)
+        first = await until_report(stream, lambda _: True)
+        assert (first.cpu_utilization, first.named_metrics["attnroute.concurrency"]) == (0, 3)
+        await until(lambda: server.open == 1, "the stream to the server")
+        assert server.intervals == [timedelta(milliseconds=20)]
+        server.send(
+            cpu_utilization=0.75,
+            application_utilization=0.5,
+            named_metrics={"fill": 0.25, "attnroute.queue": 7},
+        )
+        merged = await until_report(stream, lambda report: report.cpu_utilization > 0)
+        assert (merged.cpu_utilization, merged.application_utilization) == (0.75, 0.5)
+        named = merged.named_metrics
+        assert (named["fill"], named["attnroute.queue"], named["attnroute.concurrency"]) == (
+            0.25,
+            7,
+            3,
+        )
+        # A second one who follows needs no second stream to the server.
+        other = await follow_reports(client, 20)
+        await until_report(other, lambda report: report.cpu_utilization == 0.75)
+        assert server.streams == 1
+        # What a server said that says no more does not count.
+        server.end(None)
+        await until_report(stream, lambda report: report.cpu_utilization == 0)
+        assert server_reports(plane) == {"received": 1, "failed": 1}
+        # It is asked again, for as long as anybody follows.
+        await until(lambda: server.open == 1, "another stream to the server")
+        stream.cancel()
+        other.cancel()
+        await until(lambda: server.open == 0, "the end of the stream to the server")
+        assert plane.ended(service="in") == 0, "reports were counted as calls"
+
+
+async def test_a_server_that_reports_nothing_is_asked_once() -> None:
+    async with (
+        orca_server(implemented=False) as server,
+        in_front_of(server.address, min_report_interval_ms=20) as plane,
+        grpc_client(plane.address) as client,
+    ):
+        stream = await follow_reports(client, 20)
+        await until(lambda: server_reports(plane) == {"unimplemented": 1}, "its answer")
+        for _ in range(10):
+            await until_report(stream, lambda _: True)
+        assert server.unknown == 1
+        stream.cancel()
+
+
+async def test_reports_of_a_server_that_are_none_cost_only_themselves() -> None:
+    async def garbage(stream: RawStream) -> None:
+        stream.headers(RESPONSE)
+        stream.data_frame(grpc_message(b"\xff\xff\xff"))
+        await stream.until(lambda: stream.dead, "the reset")
+
+    async with (
+        raw_server(garbage) as server,
+        in_front_of(server.address, min_report_interval_ms=20) as plane,
+        grpc_client(plane.address) as client,
+    ):
+        stream = await follow_reports(client, 20)
+        await until(lambda: server_reports(plane).get("malformed"), "its count")
+        report = await until_report(stream, lambda _: True)
+        assert report.named_metrics["attnroute.inflight"] == 0
+        stream.cancel()
 
 
 async def test_a_sidecar_that_asks_out_of_band_is_answered() -> None:

@@ -20,13 +20,20 @@ ECHO = (sys.executable, "-m", "tests.support.echo_endpoint")
 @contextlib.contextmanager
 def endpoint_process(*command: str) -> Iterator[str]:
     """Runs an endpoint that speaks this protocol, in any language; gives its address."""
+    with killable_endpoint(*command) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def killable_endpoint(*command: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The same with its process, which a test may end."""
     process = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield json.loads(process.stdout.readline())["address"]
+        yield json.loads(process.stdout.readline())["address"], process
     finally:
         process.stdin.close()
         process.wait(patience_s())

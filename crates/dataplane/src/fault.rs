@@ -74,6 +74,8 @@ pub(crate) enum Fault {
     Unsent { endpoint: String, cause: String },
     /// The endpoint sent GOAWAY, and the call stands above the last stream that it takes.
     Leaving { endpoint: String, cause: String },
+    /// The endpoint leaves, and the call stayed for longer than it may.
+    Overstayed { endpoint: String },
     /// The answer ended without a status.
     Truncated { endpoint: String },
     /// The client took nothing of the answer for too long.
@@ -255,6 +257,13 @@ impl Fault {
                 Code::Unavailable,
                 format!("endpoint `{endpoint}` is leaving and did not take the call: {cause}"),
             ),
+            Self::Overstayed { endpoint } => (
+                Code::Unavailable,
+                format!(
+                    "endpoint `{endpoint}` is leaving and the call ran on for \
+                     `connection.max_leaving`"
+                ),
+            ),
             Self::Truncated { endpoint } => (
                 Code::Internal,
                 format!("endpoint `{endpoint}` ended the answer without a status"),
@@ -314,6 +323,7 @@ impl Fault {
             // Who leaves, or closes what was idle, does nothing wrong.
             | Self::Unsent { .. }
             | Self::Leaving { .. }
+            | Self::Overstayed { .. }
             | Self::Shed { .. }
             | Self::Stalled
             | Self::ShuttingDown => false,

@@ -12,6 +12,7 @@
 pub(crate) mod answers;
 mod gate;
 mod report;
+mod theirs;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::histogram::Histogram;
 
 pub(crate) use gate::{Entry, Place, Waiting};
 pub use gate::{Load, Shed};
+pub use theirs::ServerReport;
 
 use gate::Gate;
 
@@ -40,6 +42,8 @@ pub struct Inbound {
     gate: Arc<Gate>,
     /// Unix time of the server's start in seconds, bits of an `f64`.
     started_s: AtomicU64,
+    /// What the server says of itself between calls.
+    theirs: theirs::Theirs,
     /// Counters.
     pub stats: InboundStats,
 }
@@ -66,6 +70,7 @@ impl Inbound {
             config: ArcSwap::from_pointee(config),
             gate,
             started_s: AtomicU64::new(0),
+            theirs: theirs::Theirs::default(),
             stats: InboundStats::default(),
         };
         inbound.server_started();
@@ -134,6 +139,11 @@ impl Inbound {
     ) {
         let load = self.gate.load(now_ns, place);
         report::append(trailers, &load, self.started_s());
+    }
+
+    /// How often the server was asked for reports, by [`ServerReport`].
+    pub fn server_reports(&self) -> &[AtomicU64] {
+        &self.theirs.counts
     }
 
     fn started_s(&self) -> f64 {

@@ -51,6 +51,7 @@ pub mod histogram;
 pub mod inbound;
 mod io;
 mod keepalive;
+mod leaving;
 pub mod ledger;
 pub mod listener;
 pub mod logging;

@@ -16,7 +16,7 @@ use crate::grpc::Code;
 use crate::health::Verdict;
 use crate::hedge::TailSource;
 use crate::histogram::{HistogramSnapshot, BOUNDS_NS};
-use crate::inbound::{Load, Shed};
+use crate::inbound::{Load, ServerReport, Shed};
 use crate::listener::{ListenerStats, Stranger};
 use crate::outlier::Cause;
 use crate::probe::Finding;
@@ -702,6 +702,15 @@ fn inbound(page: &mut Page, data_plane: &DataPlane) {
     for (name, server) in &servers {
         let count = server.stats.probes.load(Relaxed);
         page.sample(family, &[("listener", name)], count);
+    }
+    let family = "attnroute_inbound_server_reports_total";
+    let help = "Reports that the server itself was asked for between calls, by what came";
+    page.family(family, "counter", help);
+    for (name, server) in &servers {
+        for (what, count) in ServerReport::ALL.iter().zip(server.server_reports()) {
+            let labels = [("listener", *name), ("result", what.name())];
+            page.sample(family, &labels, count.load(Relaxed));
+        }
     }
     let family = "attnroute_inbound_report_streams";
     page.family(family, "gauge", "Open streams of load reports out of band");

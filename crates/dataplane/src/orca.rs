@@ -25,7 +25,7 @@ pub static PUSH_BACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-
 const PUSH_BACK_MAX_NS: u64 = 60_000_000_000;
 
 /// Bytes of a report beyond which it is not looked at.
-const REPORT_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const REPORT_BYTES_MAX: usize = 16 * 1024;
 
 /// gRPC pads or does not, as it likes (H2-27).
 pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(

@@ -19,7 +19,7 @@ use crate::pool::Lease;
 const ANSWER_BYTES_MAX: usize = 1024;
 
 /// A flag and a length stand before each message.
-const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
 /// An answer with HTTP status 200.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(crate) async fn ask(
     question: Bytes,
     timeout: Duration,
 ) -> Result<Reply, NoReply> {
-    let (answer, mut upward) = lease.open(request(endpoint, path, timeout), false)?;
+    let (answer, mut upward) = lease.open(request(endpoint, path, Some(timeout)), false)?;
     upward.send_data(question, true)?;
     let (head, mut body) = answer.await?.into_parts();
     if head.status != StatusCode::OK {
@@ -107,7 +107,12 @@ async fn collected(body: &mut RecvStream) -> Result<BytesMut, NoReply> {
     Ok(message)
 }
 
-fn request(endpoint: &Endpoint, path: &'static str, timeout: Duration) -> Request<()> {
+/// A call of ours; without `timeout` it has no deadline.
+pub(crate) fn request(
+    endpoint: &Endpoint,
+    path: &'static str,
+    timeout: Option<Duration>,
+) -> Request<()> {
     let authority = match &endpoint.address {
         Address::Unix(_) => "localhost",
         Address::Tcp(_) => endpoint.name.as_ref(),
@@ -129,7 +134,9 @@ fn request(endpoint: &Endpoint, path: &'static str, timeout: Duration) -> Reques
         USER_AGENT,
         fixed(concat!("attnroute/", env!("CARGO_PKG_VERSION"))),
     );
-    headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(timeout));
+    if let Some(timeout) = timeout {
+        headers.insert(&deadline::GRPC_TIMEOUT, deadline::encode(timeout));
+    }
     request
 }
 

@@ -39,6 +39,7 @@ use crate::fault::Fault;
 use crate::frames::{Alarm, Peer, Watched};
 use crate::io::{Counted, Socket, Traffic};
 use crate::keepalive::{Business, Keeper, RoundTrips};
+use crate::leaving::Stay;
 use crate::runtime::Thread;
 use crate::service::{Service, Settings};
 use crate::stats::Limit;
@@ -103,6 +104,10 @@ struct Connection {
     aged: Cell<bool>,
     /// It ended because the endpoint did not answer a PING.
     silent: Cell<bool>,
+    /// It ended because calls stayed for too long after it took no more.
+    overstayed: Cell<bool>,
+    /// It takes no more calls from now on.
+    left: Notify,
     /// What the peer allows now.
     limit: Cell<usize>,
     since: Instant,
@@ -120,6 +125,13 @@ struct Established {
     driver: Driver,
     traffic: Rc<Traffic>,
     alarm: Alarm,
+}
+
+/// What watches a connection.
+struct Watchers {
+    keeper: Keeper,
+    age: Option<Pin<Box<Sleep>>>,
+    stay: Stay,
 }
 
 /// A stream's place on a connection, given back on drop.
@@ -395,6 +407,8 @@ impl Entry {
             ended: Cell::new(0),
             aged: Cell::new(false),
             silent: Cell::new(false),
+            overstayed: Cell::new(false),
+            left: Notify::new(),
             since: Instant::now(),
             used: Cell::new(false),
             traffic,
@@ -421,15 +435,20 @@ impl Entry {
         });
     }
 
-    /// What watches a new connection: that the endpoint answers, and how old it becomes.
-    fn watch(&self, thread: &Thread, driver: &mut Driver) -> (Keeper, Option<Pin<Box<Sleep>>>) {
+    /// What watches a new connection: that the endpoint answers, how old it becomes, and how long
+    /// calls stay on it.
+    fn watch(&self, thread: &Thread, driver: &mut Driver) -> Watchers {
         let settings = self.settings();
         let config = settings.as_ref().map(|settings| &settings.connection);
         let keepalive = config.map(|config| config.keepalive).unwrap_or_default();
         let keeper = Keeper::new(keepalive, self.ping_factor.get(), driver.ping_pong());
         let draw = thread.rng.borrow_mut().unit_f64();
         let age = config.and_then(|config| config.age(draw));
-        (keeper, age.map(|age| Box::pin(sleep(age))))
+        Watchers {
+            keeper,
+            age: age.map(|age| Box::pin(sleep(age))),
+            stay: Stay::new(config.and_then(ConnectionConfig::max_leaving)),
+        }
     }
 
     /// Sees to a connection in place of one that is as old as it may become.
@@ -511,6 +530,19 @@ impl Connection {
 
     fn retire(&self) {
         *self.send.borrow_mut() = None;
+        self.left.notify_one();
+    }
+
+    /// Whether it takes no more calls; a GOAWAY that no call has met yet is noticed.
+    fn leaves(&self) -> bool {
+        let mut send = self.send.borrow_mut();
+        let mut cx = Context::from_waker(Waker::noop());
+        let refuses =
+            |ready: &mut SendRequest<_>| matches!(ready.poll_ready(&mut cx), Poll::Ready(Err(_)));
+        if send.as_mut().is_some_and(refuses) {
+            *send = None;
+        }
+        send.is_none()
     }
 }
 
@@ -535,6 +567,9 @@ impl Lease {
                 endpoint,
                 cause: "it did not answer a PING within `connection.keepalive.timeout`".into(),
             },
+            Fault::Lost { endpoint, .. } if self.connection.overstayed.get() => {
+                Fault::Overstayed { endpoint }
+            }
             fault => fault,
         }
     }
@@ -687,7 +722,12 @@ async fn drive(
     alarm: &Alarm,
 ) -> Option<Limit> {
     let mut force = pin!(thread.force.cancelled());
-    let (mut keeper, mut age) = entry.watch(thread, &mut driver);
+    let mut left = pin!(connection.left.notified());
+    let Watchers {
+        mut keeper,
+        mut age,
+        mut stay,
+    } = entry.watch(thread, &mut driver);
     let result = poll_fn(|cx| {
         if keeper.poll_dead(connection.business(), cx) {
             connection.silent.set(true);
@@ -707,6 +747,14 @@ async fn drive(
             connection.aged.set(true);
             entry.renew(thread);
         }
+        if stay.is_limited() {
+            // Only for its waker: whether it leaves is asked anew each time.
+            let _ = left.as_mut().poll(cx);
+            if stay.poll_over(connection.leaves(), cx) && ended.is_pending() {
+                connection.overstayed.set(true);
+                return Poll::Ready(Ok(()));
+            }
+        }
         let cut_off = alarm.must_end().is_some() || force.as_mut().poll(cx).is_ready();
         if ended.is_pending() && cut_off {
             return Poll::Ready(Ok(()));
@@ -719,6 +767,11 @@ async fn drive(
         entry.endpoint.live.silences.fetch_add(1, Relaxed);
         let endpoint = &entry.endpoint.name;
         tracing::warn!(%endpoint, "no answer to a PING; the connection is given up");
+    }
+    if connection.overstayed.get() {
+        thread.shared.stats.hit(Limit::Leaving);
+        let endpoint = &entry.endpoint.name;
+        tracing::info!(%endpoint, "calls stayed on a connection that leaves; it is closed");
     }
     if let Err(error) = result {
         if error.is_remote() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM) {

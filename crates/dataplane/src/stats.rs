@@ -59,11 +59,13 @@ pub enum Limit {
     HeldBytes,
     /// `limits.max_held_bytes_per_endpoint` of a service, at every endpoint that a call may go to.
     HeldBytesPerEndpoint,
+    /// `connection.max_leaving` of a service, at a connection, which is then closed.
+    Leaving,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Connections,
         Self::StreamsPerConnection,
         Self::PendingResets,
@@ -89,6 +91,7 @@ impl Limit {
         Self::MessageBytes,
         Self::HeldBytes,
         Self::HeldBytesPerEndpoint,
+        Self::Leaving,
     ];
 
     /// Its key in the policy, and its metric label.
@@ -120,6 +123,7 @@ impl Limit {
             Self::MessageBytes => "max_message_bytes",
             Self::HeldBytes => "max_held_bytes",
             Self::HeldBytesPerEndpoint => "max_held_bytes_per_endpoint",
+            Self::Leaving => "max_leaving",
         }
     }
 }

@@ -223,6 +223,12 @@ class Connection(Strict):
         default=0.1,
         description="Share of `max_age` by which it differs from connection to connection.",
     )
+    max_leaving: Annotated[timedelta, duration(timedelta(0), 24 * 30 * _HOUR)] = Field(
+        default=timedelta(0),
+        description="How long calls may stay on a connection that takes no more of them, because "
+        "its endpoint drains, has left the set, or `max_age` is over; then they end UNAVAILABLE. "
+        "0: as long as they like.",
+    )
     keepalive: Keepalive = Field(
         default=Keepalive(), description="Whether the endpoint still answers."
     )
@@ -261,6 +267,7 @@ def connection_json(connection: Connection) -> dict[str, Any]:
         "max_streams": connection.max_streams,
         "max_age_ms": connection.max_age // _MS,
         "max_age_jitter": connection.max_age_jitter,
+        "max_leaving_ms": connection.max_leaving // _MS,
         "keepalive": {
             "interval_ms": connection.keepalive.interval // _MS,
             "timeout_ms": connection.keepalive.timeout // _MS,

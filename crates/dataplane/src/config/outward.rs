@@ -92,6 +92,8 @@ pub struct ConnectionConfig {
     pub max_age_ms: u64,
     /// Share of it by which it differs from connection to connection, 0..=1.
     pub max_age_jitter: f64,
+    /// How long calls may stay on a connection that takes no more; 0: as long as they like.
+    pub max_leaving_ms: u64,
     /// Whether the endpoint still answers.
     pub keepalive: KeepaliveConfig,
 }
@@ -124,6 +126,7 @@ impl Default for ConnectionConfig {
             max_streams: 1_000,
             max_age_ms: 0,
             max_age_jitter: 0.1,
+            max_leaving_ms: 0,
             keepalive: KeepaliveConfig::default(),
         }
     }
@@ -155,6 +158,12 @@ impl ConnectionConfig {
         let factor = 1.0 + self.max_age_jitter * (2.0 * draw - 1.0);
         let age = Duration::from_millis(self.max_age_ms).mul_f64(factor);
         (self.max_age_ms > 0).then_some(age)
+    }
+
+    /// How long calls may stay on a connection that takes no more; `None`: as long as they like.
+    #[must_use]
+    pub fn max_leaving(&self) -> Option<Duration> {
+        (self.max_leaving_ms > 0).then(|| Duration::from_millis(self.max_leaving_ms))
     }
 
     /// From the first packet to the endpoint's SETTINGS.

@@ -18,8 +18,8 @@ use h2::{RecvStream, SendStream};
 use http::header::{HeaderValue, CONTENT_TYPE};
 use prost::Message;
 
-use super::report::Encoded;
-use super::Inbound;
+use super::report::{merged, Encoded};
+use super::{theirs, Inbound};
 use crate::grpc::{self, Code, Status};
 use crate::listener::Listener;
 use crate::own_call::{framed, unframed};
@@ -28,7 +28,7 @@ use crate::runtime::Thread;
 use crate::server::Slot;
 use crate::service::Service;
 
-const REPORTS: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
+pub(super) const REPORTS: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
 
 /// Interval of reports where a client names none.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -50,9 +50,21 @@ pub(crate) enum Question {
 
 /// `xds.service.orca.v3.OrcaLoadReportRequest`.
 #[derive(Clone, PartialEq, Message)]
-struct ReportRequest {
+pub(super) struct ReportRequest {
     #[prost(message, optional, tag = "1")]
     report_interval: Option<ProtoDuration>,
+}
+
+impl ReportRequest {
+    /// Asks for a report in that interval.
+    pub(super) fn every(interval: Duration) -> Self {
+        Self {
+            report_interval: Some(ProtoDuration {
+                seconds: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
+                nanos: interval.subsec_nanos() as i32,
+            }),
+        }
+    }
 }
 
 /// `google.protobuf.Duration`.
@@ -79,7 +91,7 @@ impl Question {
     pub(crate) fn answer(
         self,
         thread: &Rc<Thread>,
-        listener: &Listener,
+        listener: &Arc<Listener>,
         service: Arc<Service>,
         slot: Slot,
         body: RecvStream,
@@ -87,6 +99,7 @@ impl Question {
     ) {
         let thread = Rc::clone(thread);
         let leaving = thread.going_away(listener).clone();
+        let listener = Arc::clone(listener);
         tokio::task::spawn_local(async move {
             let _slot = slot;
             let Some(inbound) = service.inbound() else {
@@ -99,7 +112,10 @@ impl Question {
             };
             match self {
                 Self::Probe => told.probe(body).await,
-                Self::Reports => told.reports(body, leaving.cancelled()).await,
+                Self::Reports => {
+                    let ask = |interval| theirs::ask(&thread, &listener, &service, interval);
+                    told.reports(body, leaving.cancelled(), ask).await;
+                }
             }
         });
     }
@@ -136,7 +152,13 @@ impl Telling<'_> {
     }
 
     /// Reports until the client leaves, or the listener does.
-    async fn reports(mut self, body: RecvStream, leaving: impl Future<Output = ()>) {
+    /// `ask` sees to it that the server is asked for its own.
+    async fn reports(
+        mut self,
+        body: RecvStream,
+        leaving: impl Future<Output = ()>,
+        ask: impl Fn(Duration),
+    ) {
         let message = message_of(body).await;
         let Some(request) = message.and_then(|message| ReportRequest::decode(message).ok()) else {
             return self.refuse(
@@ -153,7 +175,8 @@ impl Telling<'_> {
         };
         let _open = OpenStream::new(self.inbound);
         let mut leaving = pin!(leaving);
-        let mut ticks = tokio::time::interval(asked.clamp(least, least.max(INTERVAL_MAX)));
+        let interval = asked.clamp(least, least.max(INTERVAL_MAX));
+        let mut ticks = tokio::time::interval(interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let goes_on = poll_fn(|cx| {
@@ -178,7 +201,9 @@ impl Telling<'_> {
                 Next::Report => {
                     let load = self.inbound.load(self.thread.clock.now_ns());
                     let report = Encoded::new(&load, self.inbound.started_s());
-                    if !send(&mut stream, framed(report.as_bytes())) {
+                    ask(interval);
+                    let theirs = self.inbound.theirs.report().unwrap_or_default();
+                    if !send(&mut stream, framed(&merged(&report, &theirs))) {
                         return;
                     }
                 }

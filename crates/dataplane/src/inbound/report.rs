@@ -81,6 +81,11 @@ impl Encoded {
     }
 }
 
+/// The report with the application's own behind it.
+pub(super) fn merged(own: &Encoded, theirs: &[u8]) -> Vec<u8> {
+    [own.as_bytes(), theirs].concat()
+}
+
 /// Puts the report into trailers, merged with the application's if there is one. One that cannot be
 /// read is replaced: nobody else could read it either.
 pub(super) fn append(trailers: &mut HeaderMap, load: &Load, started_s: f64) {
@@ -90,7 +95,7 @@ pub(super) fn append(trailers: &mut HeaderMap, load: &Load, started_s: f64) {
         None => None,
     };
     let value = match theirs {
-        Some(theirs) => HeaderValue::try_from(BASE64.encode([own.as_bytes(), &theirs].concat())),
+        Some(theirs) => HeaderValue::try_from(BASE64.encode(merged(&own, &theirs))),
         None => {
             let mut text = [0; BYTES_MAX * 4 / 3 + 4];
             let length = BASE64.encode_slice(own.as_bytes(), &mut text);
