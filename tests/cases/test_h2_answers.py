@@ -34,6 +34,9 @@ RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE = 8, 13, 14
 ENDED = "attnroute_requests_total"
 
 
+EJECTS_AT_ONCE = {"outlier_detection": {"consecutive_errors": 1, "max_ejected": 0.5}}
+
+
 async def test_h2_02_error_only_answer_stays_one_header_block() -> None:
     async with (
         raw_server(answer_status(5, "none", [("x-why", "gone")])) as endpoint,
@@ -56,13 +59,17 @@ async def test_h2_03_declared_length_without_a_body_is_malformed() -> None:
 
     async with (
         raw_server(lie) as endpoint,
-        data_plane([endpoint.address]) as plane,
+        raw_server(answer()) as well,
+        data_plane([endpoint.address, well.address], service=EJECTS_AT_ONCE) as plane,
         raw_client(plane.address) as client,
     ):
-        stream = await open_call(client).until_done()
+        calls = 0
+        while not endpoint.streams:
+            stream, calls = await open_call(client).until_done(), calls + 1
         assert stream.grpc_status in (INTERNAL, UNAVAILABLE), stream.describe()
-        await plane.until_ended(1)
-        assert not plane.ended(grpc_status="OK")
+        await plane.until_ended(calls)
+        assert plane.ended(grpc_status="OK") == calls - 1
+        assert plane.metrics().value("attnroute_endpoint_ejections_total") == 1
 
 
 async def test_h2_05_status_in_the_first_block_of_a_normal_answer_does_not_count() -> None:
@@ -74,14 +81,18 @@ async def test_h2_05_status_in_the_first_block_of_a_normal_answer_does_not_count
 
     async with (
         raw_server(two_statuses) as endpoint,
-        data_plane([endpoint.address]) as plane,
+        raw_server(answer()) as well,
+        data_plane([endpoint.address, well.address], service=EJECTS_AT_ONCE) as plane,
         raw_client(plane.address) as client,
     ):
-        stream = await open_call(client).until_done()
+        calls = 0
+        while not endpoint.streams:
+            stream, calls = await open_call(client).until_done(), calls + 1
         assert [block.end_stream for block in stream.blocks] == [False, True]
         assert (stream.grpc_status, stream.data) == (INTERNAL, grpc_message(b"x"))
-        await plane.until_ended(1)
-        assert plane.statuses() == {"INTERNAL": 1}
+        await plane.until_ended(calls)
+        assert plane.ended(grpc_status="INTERNAL") == 1
+        assert plane.metrics().value("attnroute_endpoint_ejections_total") == 1
 
 
 async def test_h2_08_reset_after_a_complete_answer_is_no_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import pytest
 from tests.support.dataplane import data_plane
 from tests.support.grpc_peers import grpc_client, grpc_peer
 from tests.support.raw_h2 import PROTOCOL_ERROR, Fields, RawStream, grpc_message, to_fields
@@ -237,6 +238,33 @@ async def test_h2_40_real_peers_compress_through_the_proxy() -> None:
         assert 0 < passed < len(body) / 10, "the request did not travel compressed"
         assert await plain.unary()(body) == body
         await plane.until_ended(2, grpc_status="OK")
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "PRI"])
+@pytest.mark.parametrize("form", ["short", "whole"])
+async def test_se_08_there_is_no_tunnel_in_http2(method: str, form: str) -> None:
+    """CONNECT as RFC 9113 has it and with a path, and the method that HTTP/2 begins with."""
+    pairs = [(":method", method), (":authority", "test")]
+    if form == "whole":
+        pairs += [(":scheme", "http"), (":path", "/test.Raw/Call")]
+    pairs += [("content-type", "application/grpc"), ("te", "trailers")]
+    async with (
+        raw_server(answer()) as endpoint,
+        data_plane([endpoint.address]) as plane,
+        raw_client(plane.address) as client,
+    ):
+        running = open_call(client, body=None)
+        stream = client.open_stream()
+        stream.headers(pairs, end_stream=True)
+        await stream.until_done()
+        assert stream.reset_code == PROTOCOL_ERROR, stream.describe()
+        # Of the other two, which are malformed in themselves, the library says so.
+        if (method == "CONNECT") == (form == "short"):
+            assert plane.metrics().value("attnroute_malformed_requests_total") == 1
+        running.data_frame(grpc_message(b"x"), end_stream=True)
+        assert (await running.until_done()).grpc_status == 0, "it hurt a neighbour"
+        assert len(endpoint.streams) == 1, "it went on to the endpoint"
+        assert not client.goaways
 
 
 async def test_se_08_connection_fields_are_that_streams_error() -> None:

@@ -95,7 +95,7 @@ def _run(client: Command, endpoint: str, start_sidecar: Start, cases: Sequence[s
             failure for case in run if (failure := _failure(client, address, case, proxy=proxy))
         ]
         assert not failures, f"{mode}: {failures}\n{sidecar.stderr}"
-    assert sidecar.metric("attnroute_listener_tunnels_total", content="http2") >= len(cases)
+    assert sidecar.metric("attnroute_listener_tunnels_total", content="http2") >= 1
     sidecar.until(lambda: sidecar.metric("attnroute_endpoint_inflight") == 0, "no call in flight")
     assert sidecar.stop() == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hyperframe.frame import Frame, RstStreamFrame, SettingsFrame
 from tests.support.dataplane import data_plane
 from tests.support.raw_h2 import (
@@ -11,6 +12,7 @@ from tests.support.raw_h2 import (
     ENHANCE_YOUR_CALM,
     REFUSED_STREAM,
     RawStream,
+    grpc_message,
 )
 from tests.support.raw_peers import (
     RESPONSE,
@@ -55,8 +57,11 @@ async def test_far_over_the_header_list_limit_hurts_no_neighbour() -> None:
         await client.until(lambda: client.peer_settings, "SETTINGS")
         limit = client.peer_settings[SettingsFrame.MAX_HEADER_LIST_SIZE]
         assert limit >= 98_304
+        # More than is kept of a block that is not complete: it costs the connection.
         stream = await open_call(client, extra=[("large", "v" * 1_000_000)]).until_done()
-        assert stream.grpc_status != 0
+        assert stream.grpc_status is None, stream.describe()
+        await client.until_gone()
+        await until(lambda: plane.limit_hits("max_header_list_bytes") == 1, "its count")
         assert (await open_call(neighbour).until_done()).grpc_status == 0
         assert not neighbour.goaways
         assert not [s for s in endpoint.streams if s.value("large")]
@@ -72,6 +77,40 @@ async def test_se_06_an_honest_call_with_110_keys_passes() -> None:
         assert (await open_call(client, extra=keys).until_done()).grpc_status == 0
         reached = {k: v for k, v in endpoint.streams[0].blocks[0].fields if k.startswith(b"x-key")}
         assert reached == {k.encode(): v.encode() for k, v in keys}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [[("a", "b")] * 10_000, [("cookie", "a=1")] * 5_000],
+    ids=["10,000 one-byte fields", "5,000 crumbs of the dynamic table"],
+)
+async def test_se_06_many_small_fields_end_that_call_alone(
+    fields: list[tuple[str, str]],
+) -> None:
+    """Some kilobytes on the wire, and with 32 bytes for each field far over the limit; cookies are
+    counted before anybody joins them."""
+    async with (
+        raw_server(answer()) as endpoint,
+        data_plane([endpoint.address]) as plane,
+        raw_client(plane.address) as client,
+    ):
+        await client.until(lambda: client.peer_settings, "SETTINGS")
+        running = open_call(client, body=None)
+        frames = client.header_frames(3, request_fields("/t.S/M", extra=fields), end_stream=True)
+        assert sum(len(frame.serialize()) for frame in frames) < 32 * 1024
+        many = client.open_stream()
+        client.send(*frames)
+        await many.until_done()
+        assert many.grpc_status == RESOURCE_EXHAUSTED, many.describe()
+        assert "`limits.max_header_list_bytes`" in many.grpc_message
+        assert plane.limit_hits("max_header_list_bytes") == 1
+        # The same connection, and the same table of fields, serve on.
+        running.data_frame(grpc_message(b"x"), end_stream=True)
+        assert (await running.until_done()).grpc_status == 0
+        few = await open_call(client, extra=fields[:50]).until_done()
+        assert few.grpc_status == 0, few.describe()
+        assert len(endpoint.streams) == 2
+        assert not client.goaways
 
 
 async def test_stream_limit_is_announced_enforced_and_counted() -> None:

@@ -49,6 +49,11 @@ const FLAG_1: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 
+/// Bytes on the wire that the header block of a client may have, as a multiple of the size of the
+/// list that it may hold: what it has so far is kept, and any number of clients can send the most of
+/// one and stop.
+const BLOCK_FACTOR: u32 = 2;
+
 /// Replies that cost nothing, for each frame of ours that honest peers reply to: two window updates
 /// and a ping, or an acknowledgement.
 const REPLIES: u32 = 3;
@@ -109,6 +114,9 @@ struct Work {
     resets: Bucket,
     /// What a new call gives back of a reset, in thousandths.
     reset_share: i64,
+    /// Bytes of the header block that comes, as they are on the wire, and how many it may have.
+    block_bytes: u32,
+    block_bytes_max: u32,
     alarm: Alarm,
 }
 
@@ -124,9 +132,13 @@ pub(crate) enum Peer {
 impl<S> Watched<S> {
     /// Watches a socket on which nothing was read or written yet.
     pub(crate) fn new(socket: S, peer: Peer, limits: &Limits, timeouts: &Timeouts) -> Self {
-        let (resets, preface) = match peer {
-            Peer::Client => (limits.resets.clone(), (PREFACE, 0)),
-            Peer::Endpoint => (ResetLimit::off(), (0, PREFACE)),
+        let (resets, preface, block_bytes_max) = match peer {
+            Peer::Client => (
+                limits.resets.clone(),
+                (PREFACE, 0),
+                limits.max_header_list_bytes.saturating_mul(BLOCK_FACTOR),
+            ),
+            Peer::Endpoint => (ResetLimit::off(), (0, PREFACE), u32::MAX),
         };
         Self {
             socket,
@@ -137,6 +149,8 @@ impl<S> Watched<S> {
                 control: Bucket::new(&limits.control_frames),
                 resets: Bucket::new(&resets.rate()),
                 reset_share: (resets.share * 1000.0) as i64,
+                block_bytes: 0,
+                block_bytes_max,
                 alarm: Alarm::default(),
             },
             block: None,
@@ -173,6 +187,17 @@ impl<S> Watched<S> {
 
 impl Work {
     fn read(&mut self, frame: &Frame) {
+        if matches!(frame.kind, HEADERS | CONTINUATION) {
+            let before = if frame.kind == HEADERS {
+                0
+            } else {
+                self.block_bytes
+            };
+            self.block_bytes = before.saturating_add(frame.length);
+            if self.block_bytes > self.block_bytes_max {
+                self.alarm.raise(Limit::HeaderList, Finder::Watched);
+            }
+        }
         match frame.kind {
             HEADERS => {
                 self.resets.give(self.reset_share);

@@ -51,8 +51,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// How much less than configured an endpoint that objects to pings is asked at least.
 const PING_FACTOR_MAX: u32 = 64;
 
-/// Header blocks of an answer that are read whatever the limit, 1 MiB.
-const ANSWER_BLOCK_BYTES_MIN: u32 = 1 << 20;
+/// Header lists that are read whatever the limit, 1 MiB.
+const HEADER_LIST_BYTES_READ_MIN: u32 = 1 << 20;
 
 /// The connections of one data thread.
 #[derive(Debug, Default)]
@@ -675,7 +675,7 @@ async fn establish(
         .initial_connection_window_size(limits.connection_window_bytes())
         // h2 ends the connection for a block far above what it was told, with every call on it;
         // the call whose answer it is ends for the limit itself.
-        .max_header_list_size(limits.answer_block_bytes())
+        .max_header_list_size(limits.header_list_bytes_read())
         .max_send_buffer_size(limits.max_send_buffer_bytes)
         // Streams of the last second that we reset: what the endpoint had sent by then is no
         // mistake of its own. Later frames are answered by a reset, which h2 would count over the
@@ -783,11 +783,11 @@ async fn drive(
 }
 
 impl Limits {
-    /// Largest header block that is read of an answer: up to there a call ends with a status that
-    /// names the limit, beyond it h2 may end the connection.
-    fn answer_block_bytes(&self) -> u32 {
+    /// Largest header list that is read: up to there a call ends with a status that names the
+    /// limit; beyond it h2 answers a client 431, and may end the connection to an endpoint.
+    pub(crate) fn header_list_bytes_read(&self) -> u32 {
         let bytes = self.max_header_list_bytes.saturating_mul(4);
-        bytes.max(ANSWER_BLOCK_BYTES_MIN)
+        bytes.max(HEADER_LIST_BYTES_READ_MIN)
     }
 
     /// Room for every stream's window, so that stalled streams never use up what their neighbours

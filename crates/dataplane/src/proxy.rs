@@ -15,7 +15,7 @@ use h2::server::SendResponse;
 use h2::RecvStream;
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
-use http::{Request, Uri};
+use http::{Method, Request, Uri};
 
 use crate::call::Call;
 use crate::call_record::CallRecord;
@@ -40,7 +40,11 @@ pub(crate) fn serve(
 ) {
     let received_ns = thread.clock.now_ns();
     let (mut head, body) = request.into_parts();
-    let Ok(authority) = authority_of(&mut head, way) else {
+    let authority = match is_call(&head.method) {
+        true => authority_of(&mut head, way),
+        false => Err(()),
+    };
+    let Ok(authority) = authority else {
         // A malformed request gets no answer, and only its stream ends (H2-38).
         thread.shared.stats.malformed_requests.fetch_add(1, Relaxed);
         respond.send_reset(h2::Reason::PROTOCOL_ERROR);
@@ -79,6 +83,12 @@ pub(crate) fn serve(
         Ok(call) => call.enter(guard, head, body, respond),
         Err(fault) => guard.refuse(respond, &fault),
     }
+}
+
+/// Whether a request may be a call. There is no tunnel in HTTP/2, and no method with the name of its
+/// preface; either would make an endpoint see something else than the sidecar does (SE-08).
+fn is_call(method: &Method) -> bool {
+    method != Method::CONNECT && method.as_str() != "PRI"
 }
 
 /// Whether the client has reset the call already. No attempt starts for such a call, or resets as

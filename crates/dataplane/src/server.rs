@@ -35,9 +35,10 @@ pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
             .initial_window_size(limits.stream_window_bytes)
             .initial_connection_window_size(limits.connection_window_bytes())
             .max_concurrent_streams(limits.max_streams_per_connection)
-            // Twice ours: up to there the call is answered with a gRPC status that names the limit
-            // (SE-06), beyond it h2 answers 431.
-            .max_header_list_size(limits.max_header_list_bytes.saturating_mul(2))
+            // Far above ours: up to there the call is answered with a gRPC status that names the
+            // limit (SE-06), beyond it h2 answers 431. What has to be kept of a block that is not
+            // complete is less: `Watched` limits it.
+            .max_header_list_size(limits.header_list_bytes_read())
             .max_send_buffer_size(limits.max_send_buffer_bytes)
             .max_pending_accept_reset_streams(limits.max_pending_resets)
             // Frames that were on their way when we reset a stream are no mistake of the client's:
