@@ -527,6 +527,8 @@ mod tests {
             control: Bucket::new(&control),
             resets: Bucket::new(&resets.rate()),
             reset_share: (resets.share * 1000.0) as i64,
+            block_bytes: 0,
+            block_bytes_max: 100,
             alarm: Alarm::default(),
         }
     }
@@ -592,6 +594,22 @@ mod tests {
             assert_eq!(work.alarm.must_end(), None, "{debug}");
             assert_eq!((scan.skip, scan.have), (0, 0));
         }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_block_is_limited_and_begins_anew_with_each() {
+        let mut work = work(ResetLimit::off().rate(), ResetLimit::off());
+        let sized = |kind, length| Frame {
+            length,
+            ..of_kind(kind)
+        };
+        for _ in 0..10 {
+            work.read(&sized(HEADERS, 60));
+            work.read(&sized(CONTINUATION, 40));
+        }
+        assert_eq!(work.alarm.must_end(), None);
+        work.read(&sized(CONTINUATION, 1));
+        assert_eq!(work.alarm.must_end(), Some(Limit::HeaderList));
     }
 
     #[test]
