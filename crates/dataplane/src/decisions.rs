@@ -179,9 +179,9 @@ impl Sight {
 /// judgement of [`Service::begin_within_limits`]. Where all of them were tried, any with room is
 /// taken.
 fn apart(snapshot: &Snapshot, rule: u32, tried: &Tried) -> (Vec<u32>, Vec<u32>) {
-    let most = snapshot.settings.limits.max_inflight_per_endpoint;
+    let limits = &snapshot.settings.limits;
     let endpoint = |index: &u32| &snapshot.members[*index as usize].endpoint;
-    let has_room = |index: &u32| most.is_none_or(|most| endpoint(index).live.in_flight() < most);
+    let has_room = |index: &u32| endpoint(index).live.has_room(limits);
     let is_new = |index: &u32| has_room(index) && !tried.contains(endpoint(index).id);
     let left = snapshot.left_for(rule).iter().copied();
     let (taken, others): (Vec<_>, Vec<_>) = left.clone().partition(is_new);
