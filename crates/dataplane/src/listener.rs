@@ -24,7 +24,7 @@ use crate::address::Address;
 use crate::config::{ListenerConfig, ListenerMode};
 use crate::connect::{self, TunnelStats};
 use crate::error::BindError;
-use crate::io::{close_gently, Rewound, Socket};
+use crate::io::{close_gently, Rewound, Socket, Tcp};
 use crate::runtime::{Routing, Thread};
 use crate::server;
 use crate::service::Service;
@@ -379,7 +379,7 @@ impl Acceptor {
                 let (stream, _) = listener.accept().await?;
                 // A peer that is gone already must not count as our fault.
                 let _ = stream.set_nodelay(true);
-                Ok(Socket::Tcp(stream))
+                Ok(Socket::Tcp(Tcp::new(stream)))
             }
             Self::Unix(listener) => Ok(Socket::Unix(listener.accept().await?.0)),
         }
@@ -449,7 +449,8 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
 }
 
 /// Serves a client that has sent `head`, the preface first.
-pub(crate) async fn speak_http2(thread: &Rc<Thread>, way: &Way, socket: Socket, head: Bytes) {
+pub(crate) async fn speak_http2(thread: &Rc<Thread>, way: &Way, mut socket: Socket, head: Bytes) {
+    socket.join_writes();
     let socket = Rc::new(RefCell::new(socket));
     server::serve(thread, way, Rewound::new(&socket, head)).await;
     // HTTP/2 is over and has given its half back.

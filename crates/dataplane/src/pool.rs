@@ -661,9 +661,10 @@ async fn establish(
     limits: &Limits,
     timeouts: &Timeouts,
 ) -> Result<Established, String> {
-    let socket = Socket::connect(&endpoint.address)
+    let mut socket = Socket::connect(&endpoint.address)
         .await
         .map_err(|error| error.to_string())?;
+    socket.join_writes();
     let socket = Counted::new(socket);
     let traffic = socket.traffic();
     let socket = Watched::new(socket, Peer::Endpoint, limits, timeouts);

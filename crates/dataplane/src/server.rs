@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::server::Connection;
+use h2::server::{Connection, SendResponse};
+use h2::RecvStream;
+use http::Request;
 use tokio::time::{sleep, Sleep};
 
 use crate::frames::{Alarm, Peer, Watched};
@@ -21,8 +23,11 @@ use crate::stats::Limit;
 /// What is left for answers that were made when the drain limit was over.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Serves a connection until the client leaves, or until it was drained.
-pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
+/// HTTP/2 with a client.
+type Http2 = Connection<Watched<Rewound>, Bytes>;
+
+/// Begins HTTP/2; `None` if the client does not.
+async fn shake_hands(thread: &Rc<Thread>, socket: Rewound) -> Option<(Http2, Alarm)> {
     let (timeout, alarm);
     let handshake = {
         let routing = thread.shared.routing.load();
@@ -49,51 +54,84 @@ pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
             .max_local_error_reset_streams(None);
         builder.handshake::<_, Bytes>(socket)
     };
-    let connection = match tokio::time::timeout(timeout, handshake).await {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return tracing::debug!(%error, "HTTP/2 handshake failed"),
-        Err(_) => return tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),
-    };
-    let mut serving = pin!(accept_calls(thread, way, connection, alarm));
-    tokio::select! {
-        () = serving.as_mut() => return,
-        () = thread.force.cancelled() => {}
+    match tokio::time::timeout(timeout, handshake).await {
+        Ok(Ok(connection)) => return Some((connection, alarm)),
+        Ok(Err(error)) => tracing::debug!(%error, "HTTP/2 handshake failed"),
+        Err(_) => tracing::debug!("no HTTP/2 handshake within `timeouts.handshake`"),
     }
-    // Calls are being answered UNAVAILABLE now; let the answers leave.
-    let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+    None
 }
 
-async fn accept_calls(
-    thread: &Rc<Thread>,
-    way: &Way,
-    mut connection: Connection<Watched<Rewound>, Bytes>,
-    alarm: Alarm,
-) {
+/// How far a connection is on its way out.
+#[derive(Default)]
+struct Leaving {
+    /// The client was told.
+    politely: bool,
+    /// It went over a limit: until when it may read which.
+    cut_off: Option<Pin<Box<Sleep>>>,
+    /// The drain limit is over, calls are being answered UNAVAILABLE: until when the answers may
+    /// leave.
+    forced: Option<Pin<Box<Sleep>>>,
+}
+
+impl Leaving {
+    /// The next call; `None` when the connection is over.
+    fn poll_accept(
+        &mut self,
+        cx: &mut Context<'_>,
+        thread: &Thread,
+        connection: &mut Http2,
+        alarm: &Alarm,
+    ) -> Poll<Option<Accepted>> {
+        let accepted = connection.poll_accept(cx);
+        let (Poll::Pending, Some(limit)) = (&accepted, alarm.must_end()) else {
+            return accepted;
+        };
+        if self.cut_off.is_none() {
+            thread.shared.stats.hit(limit);
+            tracing::debug!(limit = limit.name(), "client connection cut off");
+            connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+        }
+        // Who floods us may not read the reason either.
+        let timer = self
+            .cut_off
+            .get_or_insert_with(|| Box::pin(sleep(LAST_WORDS)));
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => connection.poll_accept(cx),
+        }
+    }
+}
+
+/// A call, or why there is none.
+type Accepted = Result<(Request<RecvStream>, SendResponse<Bytes>), h2::Error>;
+
+/// Serves a connection until the client leaves, or until it was drained.
+///
+/// One `async fn`, and the beginning apart in memory of its own: this is what an idle connection
+/// holds, and what is handed from one `async fn` to another is held twice.
+pub(crate) async fn serve(thread: &Rc<Thread>, way: &Way, socket: Rewound) {
+    let Some((mut connection, alarm)) = Box::pin(shake_hands(thread, socket)).await else {
+        return;
+    };
     let mut going_away = pin!(thread.going_away(&way.listener).cancelled());
-    let mut leaving = false;
-    let mut cut_off: Option<Pin<Box<Sleep>>> = None;
+    let mut force = pin!(thread.force.cancelled());
+    let mut leaving = Leaving::default();
     let open = Rc::new(Cell::new(0_u32));
     loop {
         let accepted = poll_fn(|cx| {
-            if !leaving && going_away.as_mut().poll(cx).is_ready() {
-                leaving = true;
+            if !leaving.politely && going_away.as_mut().poll(cx).is_ready() {
+                leaving.politely = true;
                 connection.graceful_shutdown();
             }
-            let accepted = connection.poll_accept(cx);
-            let (Poll::Pending, Some(limit)) = (&accepted, alarm.must_end()) else {
-                return accepted;
-            };
-            if cut_off.is_none() {
-                thread.shared.stats.hit(limit);
-                tracing::debug!(limit = limit.name(), "client connection cut off");
-                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+            if leaving.forced.is_none() && force.as_mut().poll(cx).is_ready() {
+                leaving.forced = Some(Box::pin(sleep(LAST_WORDS)));
             }
-            // Who floods us may not read the reason either.
-            let timer = cut_off.get_or_insert_with(|| Box::pin(sleep(LAST_WORDS)));
-            match timer.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(None),
-                Poll::Pending => connection.poll_accept(cx),
+            let over = leaving.forced.as_mut();
+            if over.is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                return Poll::Ready(None);
             }
+            leaving.poll_accept(cx, thread, &mut connection, &alarm)
         })
         .await;
         match accepted {
