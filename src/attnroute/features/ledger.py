@@ -41,6 +41,16 @@ clock may have been set back."""
 _FLOOR = 1e-9
 
 
+_LISTS_MAX = 8
+
+
+def _remember(lists: dict[tuple[str, ...], Index], listed: tuple[str, ...], found: Index) -> None:
+    if len(lists) >= _LISTS_MAX:
+        lists.clear()
+    found.flags.writeable = False
+    lists[listed] = found
+
+
 class Ledger:
     """Names and layers of sums over them.
 
@@ -61,8 +71,9 @@ class Ledger:
         self._named_s = np.zeros(0)
         self._layers = {name: Sums.empty(0, 0) for name in layers}
         self._kinds: Index | None = None
-        self._last_classes: Sequence[str] | None = None
-        self._last_rows: Index = np.zeros(0, dtype=np.intp)
+        # The same lists come again and again, second by second.
+        self._listed_rows: dict[tuple[str, ...], Index] = {}
+        self._listed_columns: dict[tuple[str, ...], Index] = {}
 
     def layer(self, name: str) -> Sums:
         """Sums of a layer, [C, E] and [E] in the order of `classes` and `endpoints`."""
@@ -77,11 +88,14 @@ class Ledger:
 
     def rows(self, classes: Sequence[str]) -> Index:
         """[n]: places of classes, new ones at the end."""
-        # The same list comes again and again, second by second.
-        if classes is not self._last_classes:
-            self._last_rows = np.array([self._row(name) for name in classes], dtype=np.intp)
-            self._last_classes = classes if isinstance(classes, tuple) else None
-        return self._last_rows
+        listed = tuple(classes)
+        found = self._listed_rows.get(listed)
+        if found is None:
+            folded = self.folded
+            found = np.array([self._row(name) for name in listed], dtype=np.intp)
+            if self.folded == folded:
+                _remember(self._listed_rows, listed, found)
+        return found
 
     def columns(
         self,
@@ -95,13 +109,27 @@ class Ledger:
 
         incarnations: [n], Unix start time in seconds, 0 where unknown. now_s: monotonic.
         """
-        places, restarted = np.empty(len(addresses), dtype=np.intp), []
-        for index, address in enumerate(addresses):
-            column = self._column(address)
-            if column != LEFT_OUT:
-                column, again = self._incarnate(column, float(incarnations[index]), now_s, restarts)
-                if again:
-                    restarted.append(column)
+        listed = tuple(addresses)
+        known = self._listed_columns.get(listed)
+        if known is None:
+            known = np.array([self._column(address) for address in listed], dtype=np.intp)
+            if not (known == LEFT_OUT).any():
+                _remember(self._listed_columns, listed, known)
+        told = (known != LEFT_OUT) & np.isfinite(incarnations) & (incarnations > 0)
+        if not told.any():
+            return known, []
+        before = self.incarnation[known[told]]
+        if ((before == 0) | (before == incarnations[told])).all():
+            self.incarnation[known[told]] = incarnations[told]
+            self._named_s[known[told]] = now_s
+            return known, []
+        places, restarted = known.copy(), []
+        for index in np.flatnonzero(told):
+            column, again = self._incarnate(
+                int(known[index]), float(incarnations[index]), now_s, restarts
+            )
+            if again:
+                restarted.append(column)
             places[index] = column
         return places, restarted
 
@@ -172,7 +200,9 @@ class Ledger:
         self._rows = {name: row for row, name in enumerate(self.classes)}
         self._columns = {name: column for column, name in enumerate(self.endpoints)}
         self.incarnation, self._named_s = self.incarnation[columns], self._named_s[columns]
-        self._kinds = self._last_classes = None
+        self._kinds = None
+        self._listed_rows.clear()
+        self._listed_columns.clear()
         for name, sums in self._layers.items():
             self._layers[name] = Sums(
                 sums.num_s[np.ix_(rows, columns)],
@@ -209,10 +239,8 @@ class Ledger:
     def _incarnate(
         self, column: int, incarnation: float, now_s: float, restarts: Restarts
     ) -> tuple[int, bool]:
-        """The column or LEFT_OUT, and whether its endpoint was restarted."""
+        """The column or LEFT_OUT, and whether its endpoint was restarted; incarnation: above 0."""
         known = float(self.incarnation[column])
-        if not np.isfinite(incarnation) or incarnation <= 0:
-            return column, False
         if incarnation == known or known == 0:
             self.incarnation[column] = incarnation
             self._named_s[column] = now_s
