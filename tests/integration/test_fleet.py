@@ -21,10 +21,12 @@ from tests.support.windows import attributed, service_window
 from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.clock import SystemClock
 from attnroute.errors import StartError
+from attnroute.features.split import SplitParameters
 from attnroute.features.view import SharedTable
+from attnroute.features.window import FleetState
 from attnroute.fleet.client import FleetClient, Identity, Pauses
-from attnroute.fleet.messages import METHOD, PROTOCOL, ModelReport, read_update
-from attnroute.fleet.server import FleetLimits, FleetServer, page_address
+from attnroute.fleet.messages import METHOD, PROTOCOL, MessageError, ModelReport, read_update
+from attnroute.fleet.server import FleetLimits, FleetServer, FleetSettings, page_address
 
 A = "10.0.0.1:1"
 GET, PUT = "/cart/Get;bytes=..1024", "/cart/Put;bytes=unknown"
@@ -65,13 +67,22 @@ class Events:
 
 @asynccontextmanager
 async def trainer(
-    address: str, *, limits: FleetLimits | None = None, name: bytes = b"trainer-one-----"
+    address: str,
+    *,
+    limits: FleetLimits | None = None,
+    name: bytes = b"trainer-one-----",
+    settings: FleetSettings | None = None,
 ) -> AsyncIterator[tuple[FleetServer, str, Events]]:
     """A trainer that ticks fifty times a second. A socket in a directory of the test's own can be
     bound again, which a port that others may take cannot."""
     events = Events()
     server = FleetServer(
-        trainer=name, clock=CLOCK, limits=limits or FleetLimits(), events=events, tick_s=0.02
+        trainer=name,
+        clock=CLOCK,
+        limits=limits or FleetLimits(),
+        events=events,
+        settings=settings,
+        tick_s=0.02,
     )
     bound = server.bind(address, "trainer.yaml:1:1")
     await server.start()
@@ -405,6 +416,44 @@ async def test_a_newer_sidecar_and_this_trainer(tmp_path: Path) -> None:
         call.cancel()
 
 
+async def test_a_sidecar_of_before_the_split_leaves_it_alone(tmp_path: Path) -> None:
+    file = descriptor_pb2.FileDescriptorProto()
+    fleet_pb2.DESCRIPTOR.CopyToProto(file)
+    file.name, file.package = "fleet_v_before.proto", "attnroute.fleet.v1"
+    update = next(one for one in file.message_type if one.name == "FleetUpdate")
+    del update.field[-1]
+    assert update.field[-1].name == "cells"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    before = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("attnroute.fleet.v1.FleetUpdate")
+    )
+    async with (
+        trainer(f"unix:{tmp_path}/t", settings=FleetSettings(split=SplitParameters())) as (
+            _,
+            address,
+            _,
+        ),
+        Sidecar(address) as now,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        now.window(GET, 100)
+        await until(lambda: now.table.split(CLOCK.now_s()) is not None, "a split")
+        split = now.table.split(CLOCK.now_s())
+        assert split is not None
+        assert (split.classes, split.endpoints) == ((GET,), (A,))
+        call: Any = channel.stream_stream(
+            METHOD,
+            request_serializer=fleet_pb2.SidecarMessage.SerializeToString,
+            response_deserializer=before.FromString,
+        )()
+        await call.write(hello())
+        whole: Any = await patiently(call.read(), "an update")
+        assert list(whole.classes) == [GET]
+        assert whole.cells.calls[0] > 0
+        call.cancel()
+
+
 async def test_this_sidecar_and_a_newer_trainer(tmp_path: Path) -> None:
     version = next_version()
     fleet_update = version("FleetUpdate")
@@ -516,6 +565,20 @@ def test_sums_that_cannot_be_true_are_no_sums() -> None:
     assert [str(value) for value in state.rtt_s] == ["nan", "nan", "0.1"]
     assert [str(value) for value in state.concurrency] == ["nan"] * 3
     assert state.cell_calls.tolist() == [0, 2]
+
+
+def test_a_split_that_cannot_be_true_says_nothing_of_its_class() -> None:
+    def read(*probability: float) -> FleetState:
+        split = fleet_pb2.Split(classes=[GET, PUT], endpoints=[A], probability=probability)
+        update = fleet_pb2.FleetUpdate(split=split).SerializeToString()
+        return read_update(packed_pb2.PackedFleetUpdate.FromString(update))
+
+    for bad in (float("nan"), float("inf"), -0.5):
+        split = read(1.0, bad).split
+        assert split is not None
+        assert [str(row) for row in split.probability] == ["[1.]", "[nan]"]
+    with pytest.raises(MessageError, match="has `1` probabilities"):
+        read(1.0)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attnroute.features.ledger import LEFT_OUT, Ledger
+from attnroute.features.split import FleetSplit, SplitParameters
 from attnroute.features.table import (
     CONCURRENCY_COLUMNS,
     Array,
@@ -65,7 +66,7 @@ class _Known:
 
 class FleetTable:
     """trainer: id of this process. classes_max, endpoints_max: limits of names; beyond, a class is
-    counted in `other`, an endpoint left out."""
+    counted in `other`, an endpoint left out. split: solved each tick, where given."""
 
     def __init__(
         self,
@@ -75,11 +76,14 @@ class FleetTable:
         classes_max: int,
         endpoints_max: int,
         parameters: TableParameters | None = None,
+        split: SplitParameters | None = None,
     ) -> None:
         parameters = parameters or TableParameters()
         self.ledger = Ledger("fleet", classes_max=classes_max, endpoints_max=endpoints_max)
         self.dropped_cells = 0
         self._trainer = trainer
+        self._split = None if split is None else FleetSplit(split)
+        self._ticked_s = now_s
         self._parameters = parameters
         self._at_s = now_s
         self._tick = 0
@@ -145,6 +149,11 @@ class FleetTable:
         self._changed[places] = self._tick
         counted = columns != LEFT_OUT
         self._endpoint_changed[columns[counted]] = self._tick
+        if self._split is not None:
+            per_class = np.bincount(
+                window.cells.request_class, window.cells.calls, len(window.classes)
+            ).astype(np.float64)
+            self._split.count(subscriber.zone, window.classes, per_class)
         self._learn_from(window, attribution.calls, attribution.latency_s, columns)
         return True
 
@@ -165,6 +174,9 @@ class FleetTable:
         self._mean_s = self._estimate.mean_s
         self._tick += 1
         self._zone_rtt_s.clear()
+        if self._split is not None:
+            self._solve(self._split, self._estimate.cost_s, now_s)
+        self._ticked_s = now_s
         if self._tick % _PRUNE_TICKS == 0:
             self._prune(now_s)
 
@@ -203,6 +215,20 @@ class FleetTable:
             cell_endpoint=np.searchsorted(columns, cells[:, 1]),
             cell_s=sums.num_s[cells[:, 0], cells[:, 1]],
             cell_calls=sums.den[cells[:, 0], cells[:, 1]],
+            split=None if self._split is None else self._split.of_zone(subscriber.zone),
+        )
+
+    def _solve(self, split: FleetSplit, cost_s: Array, now_s: float) -> None:
+        """For endpoints that some sidecar has named of late; the others have left."""
+        columns = np.flatnonzero(self._tick - self._endpoint_changed <= CALLING_WINDOWS)
+        endpoints = tuple(self.ledger.endpoints[column] for column in columns)
+        split.tick(
+            now_s - self._ticked_s,
+            {name: row for row, name in enumerate(self.ledger.classes)},
+            endpoints,
+            cost_s[:, columns],
+            np.maximum(1.0, self._concurrency(columns)),
+            lambda zone: self._rtt_s(endpoints, zone),
         )
 
     def _learn_from(

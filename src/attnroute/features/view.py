@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from attnroute.features.ledger import LEFT_OUT, Ledger
 from attnroute.features.table import Array, Attribution, Index, Sums
-from attnroute.features.window import FleetState, ServiceWindow
+from attnroute.features.window import FleetState, ServiceWindow, Split
 
 __all__ = ["LATE_WINDOWS", "OwnWindow", "SharedTable"]
 
@@ -31,6 +31,9 @@ LATE_WINDOWS = 64
 CLASSES_MAX = 1024
 ENDPOINTS_MAX = 20_000
 """Names over which a sidecar keeps sums: its own and those that only others have."""
+
+SPLIT_S_MAX = 5.0
+"""An older split says nothing of now: what a fleet calls moves within seconds."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class SharedTable:
         self._opened = False
         self._carried_from: set[bytes] = set()
         self._late: deque[OwnWindow] = deque(maxlen=LATE_WINDOWS)
+        self._split: Split | None = None
+        self._split_s = -math.inf
         self._rtt_s: dict[str, float] = {}
         self._concurrency: dict[str, float] = {}
 
@@ -106,6 +111,7 @@ class SharedTable:
         self._sequence = state.sequence
         self.updates += 1
         self._take(state, now_s)
+        self._split, self._split_s = state.split, now_s
         if state.sidecars > 0:
             self.sidecars = state.sidecars
         if state.watermark > self.watermark:
@@ -118,6 +124,10 @@ class SharedTable:
         self._to(now_s)
         ledger = self.ledger
         return ledger.layer("fleet").plus(ledger.layer("carried")).plus(ledger.layer("own"))
+
+    def split(self, now_s: float) -> Split | None:
+        """The split that the last update carried; None if it carried none or is too old."""
+        return self._split if now_s - self._split_s <= SPLIT_S_MAX else None
 
     def fleet_rtt_s(self, address: str) -> float:
         """Round trip to an endpoint as others of this zone measure it; NaN if unknown."""

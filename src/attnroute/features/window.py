@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from attnroute.features.table import Array, Cells, EndpointWindow, Index
 
-__all__ = ["BUCKETS", "FleetState", "ServiceWindow"]
+__all__ = ["BUCKETS", "FleetState", "ServiceWindow", "Split"]
 
 BUCKETS = 30
 """Latency buckets of a cell: bounds 100 us * 1.6^j, the last one without bound."""
@@ -98,6 +98,16 @@ class ServiceWindow:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Routing probabilities for one zone, solved for the whole fleet."""
+
+    classes: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    probability: Array
+    """[C, E]; rows sum to 1."""
+
+
+@dataclass(frozen=True)
 class FleetState:
     """What the trainer says of a service: decayed sums of the whole fleet, or what changed.
 
@@ -125,3 +135,5 @@ class FleetState:
     cell_endpoint: Index
     cell_s: Array
     cell_calls: Array
+    split: Split | None = None
+    """For the receiver's zone, where the trainer solves one."""

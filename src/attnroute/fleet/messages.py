@@ -18,7 +18,7 @@ from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.bundle.manifest import is_name, parse_version
 from attnroute.features.table import Array, Cells, Index
 from attnroute.features.view import OwnWindow
-from attnroute.features.window import BUCKETS, FleetState, ServiceWindow
+from attnroute.features.window import BUCKETS, FleetState, ServiceWindow, Split
 from attnroute.fleet.columns import (
     ColumnError,
     floats,
@@ -279,6 +279,13 @@ def update_message(service: str, state: FleetState) -> packed_pb2.PackedFleetUpd
             service_s=packed_floats(state.cell_s),
             calls=packed_floats(state.cell_calls),
         ),
+        split=None
+        if state.split is None
+        else packed_pb2.PackedSplit(
+            classes=state.split.classes,
+            endpoints=state.split.endpoints,
+            probability=packed_floats(state.split.probability.reshape(-1)),
+        ),
     )
 
 
@@ -317,7 +324,25 @@ def read_update(message: packed_pb2.PackedFleetUpdate) -> FleetState:
         cell_endpoint=cell_endpoint,
         cell_s=np.where(sound, service_s, 0.0),
         cell_calls=np.where(sound, calls, 0.0),
+        split=_read_split(message.split) if message.HasField("split") else None,
     )
+
+
+def _read_split(message: packed_pb2.PackedSplit) -> Split:
+    """Rows that cannot be probabilities are NaN, as if their class were not there."""
+    classes, endpoints = _names(message.classes), _names(message.endpoints)
+    try:
+        found = floats(message.probability)
+    except ColumnError as error:
+        raise MessageError(str(error)) from error
+    if len(found) != len(classes) * len(endpoints):
+        raise MessageError(
+            f"a split of `{len(classes)}` classes and `{len(endpoints)}` endpoints has "
+            f"`{len(found)}` probabilities"
+        )
+    rows = found.reshape(len(classes), len(endpoints))
+    good = (np.isfinite(rows) & (rows >= 0)).all(axis=1, keepdims=True)
+    return Split(classes, endpoints, np.where(good, rows, np.nan))
 
 
 def _or_none(values: Array) -> list[list[float | None]]:

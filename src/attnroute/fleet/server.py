@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
@@ -23,6 +23,8 @@ from attnroute._proto.fleet.v1 import fleet_pb2, packed_pb2
 from attnroute.clock import Clock
 from attnroute.errors import StartError
 from attnroute.features.merge import FleetTable, Subscriber
+from attnroute.features.split import SplitParameters
+from attnroute.features.table import TableParameters
 from attnroute.fleet.messages import (
     MESSAGE_BYTES_MAX,
     PROTOCOL_MIN,
@@ -35,7 +37,7 @@ from attnroute.fleet.messages import (
 )
 from attnroute.logs import fields
 
-__all__ = ["FleetEvents", "FleetLimits", "FleetServer", "page_address"]
+__all__ = ["FleetEvents", "FleetLimits", "FleetServer", "FleetSettings", "page_address"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,14 @@ class FleetLimits:
     """Per service; more are counted in `other`."""
     endpoints: int = 10_000
     """Per service; more are left out."""
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """How the tables are kept. split: solved for every service, where given."""
+
+    table: TableParameters = field(default_factory=TableParameters)
+    split: SplitParameters | None = None
 
 
 class FleetEvents(Protocol):
@@ -95,6 +105,7 @@ class FleetServer:
         clock: Clock,
         limits: FleetLimits,
         events: FleetEvents,
+        settings: FleetSettings | None = None,
         tick_s: float = TICK_S,
         services: Sequence[grpc.GenericRpcHandler] = (),
     ) -> None:
@@ -102,6 +113,7 @@ class FleetServer:
         self._trainer = trainer
         self._clock = clock
         self._limits = limits
+        self._settings = settings or FleetSettings()
         self._events = events
         self._tables: dict[str, FleetTable] = {}
         self._counted: dict[str, tuple[int, int, int]] = {}
@@ -305,6 +317,8 @@ class FleetServer:
                 now_s=self._clock.now_s(),
                 classes_max=self._limits.classes,
                 endpoints_max=self._limits.endpoints,
+                parameters=self._settings.table,
+                split=self._settings.split,
             )
         return table
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from attnroute.features.split import over
 from attnroute.logs import fields
 from attnroute.scoring.base import Scored, Scorer, ScoringInput
 from attnroute.scoring.guardrail import (
@@ -210,6 +211,8 @@ class Arbiter:
         """Asks every scorer and blends what they say by weight and confidence."""
         table_s = given.table_cost_s
         table_p = table_probabilities(given.rtt_s, table_s, given.usable)
+        if given.split is not None:
+            table_p = over(given.split, given.classes, given.endpoints, table_p)
         costs, probabilities, spreads, says, names = [], [], [], [], []
         for seat in self.seats:
             scored = seat.ask(given, now_s)

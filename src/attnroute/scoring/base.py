@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnroute.features.facts import Facts
+from attnroute.features.window import Split
 
 __all__ = ["Scored", "Scorer", "ScorerInfo", "ScoringInput"]
 
@@ -59,6 +60,8 @@ class ScoringInput:
     """[E]."""
     usable: npt.NDArray[np.bool_]
     """[E]."""
+    split: Split | None = None
+    """The fleet's, where it has one."""
     facts: Facts | None = None
     """What features are made of; None unless a scorer declares a feature schema."""
 

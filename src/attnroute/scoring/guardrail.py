@@ -141,7 +141,7 @@ def repaired_probabilities(probability: Array, instead: Array) -> tuple[Array, i
 
 
 def table_probabilities(rtt_s: Array, table_cost_s: Array, usable: npt.NDArray[np.bool_]) -> Array:
-    """P_0 without a split of the fleet: softmax(-1.5 ln(rtt + S0)) over usable endpoints, [C, E].
+    """P_0 where the fleet says no split: softmax(-1.5 ln(rtt + S0)) over usable endpoints, [C, E].
 
     rtt_s: [E]; usable: [E]. Where none is usable, over all.
     """

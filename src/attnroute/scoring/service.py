@@ -177,6 +177,7 @@ class ServiceScores:
             rtt_s=self._rtt_s(local),
             concurrency=self._concurrency(local),
             usable=local.usable,
+            split=self.shared.split(now_s),
         )
         if self.arbiter.needs_facts:
             self.facts.short.look(sums, now_s, self._restarted)

@@ -22,6 +22,7 @@ from attnroute import bundle
 from attnroute.dataplane import Simulation, StaleEpochError
 from attnroute.features.merge import FleetTable, Subscriber
 from attnroute.features.schema import schema_hash
+from attnroute.features.split import SplitParameters
 from attnroute.features.table import TableParameters
 from attnroute.features.view import OwnWindow
 from attnroute.scoring.attention import AttentionScorer, Model
@@ -59,6 +60,8 @@ class Learning:
     model: bool | str = False
     """A second scorer stands beside the table: True: one that says what the table says; a path: the
     bundle in that directory. Until an event `model_fault` makes it lie."""
+    split: bool = False
+    """The trainer solves how calls are best shared out, and sidecars draw candidates by that."""
     concurrency: int | None = None
     """Calls that endpoints work on at a time, as an operator might tell; None: it is learned."""
     learn_concurrency: bool = True
@@ -325,6 +328,7 @@ class _Run:
             classes_max=_CLASSES_MAX,
             endpoints_max=_ENDPOINTS_MAX,
             parameters=self.learning.parameters(),
+            split=SplitParameters() if self.learning.split else None,
         )
 
         def reopen(_: float) -> None:

@@ -18,6 +18,7 @@ PAIRS = {
     "PackedCellWindows": "CellWindows",
     "PackedFleetUpdate": "FleetUpdate",
     "PackedCellSums": "CellSums",
+    "PackedSplit": "Split",
 }
 
 

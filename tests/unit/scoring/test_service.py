@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from tests.support.windows import CellSums, service_window
 
 from attnroute.features.merge import FleetTable, Subscriber
+from attnroute.features.split import SplitParameters
 from attnroute.features.window import ServiceWindow
 from attnroute.scoring.base import Scored, ScorerInfo, ScoringInput
 from attnroute.scoring.service import Layout, Scores, ServiceScores
@@ -212,3 +214,57 @@ def test_what_is_gone_is_forgotten() -> None:
     assert names < 110
     scores = step(service, 1000.0, BOTH)
     assert np.isfinite(scores.cost_s).all()
+
+
+def test_candidates_are_drawn_by_the_split_of_the_fleet_while_it_is_fresh() -> None:
+    service = ServiceScores(sidecars=4, now_s=0.0)
+    fleet = FleetTable(
+        trainer=b"t" * 16, now_s=0.0, classes_max=9, endpoints_max=9, split=SplitParameters()
+    )
+    # Both classes are a little faster on A; only one of them suffers on B.
+    cells: Mapping[tuple[str, str], CellSums] = {
+        (GET, A): (400, 4.0), (GET, B): (400, 4.4), (PUT, A): (300, 3.0), (PUT, B): (300, 24.0),
+    }  # fmt: skip
+    stream = Subscriber(b"x" * 16, "")
+    service.shared.opened()
+    window = service_window(cells)
+    for second in range(1, 20):
+        step(service, float(second), cells)
+        assert fleet.window(stream, second, 0.0, window, float(second))
+        fleet.tick(float(second))
+        state = fleet.update(stream, float(second))
+        split = state.split
+        assert split is not None
+        assert service.shared.update(state, float(second))
+    scores = service.scores(19.0)
+    assert scores is not None
+    get, put = (scores.layout.classes.index(one) for one in (GET, PUT))
+    a, b = (scores.layout.endpoints.index(one) for one in (A, B))
+    at = split.classes.index(GET), split.endpoints.index(B)
+    assert scores.probability[get, b] == pytest.approx(split.probability[at], rel=1e-5)
+    assert scores.probability[get, b] > 0.8
+    assert scores.probability[put, a] > 0.8
+    np.testing.assert_allclose(scores.probability.sum(axis=1), 1.0, rtol=1e-6)
+    # Five seconds later it says nothing any more.
+    late = service.scores(24.5)
+    assert late is not None
+    assert late.probability[get, b] < 0.5
+
+
+def test_an_update_without_a_split_ends_it() -> None:
+    service = ServiceScores(sidecars=4, now_s=0.0)
+    stream, fleet = (
+        Subscriber(b"x" * 16, ""),
+        FleetTable(
+            trainer=b"t" * 16, now_s=0.0, classes_max=9, endpoints_max=9, split=SplitParameters()
+        ),
+    )
+    service.shared.opened()
+    fleet.window(stream, 1, 0.0, service_window(BOTH), 0.0)
+    fleet.tick(1.0)
+    first = fleet.update(stream, 1.0)
+    assert service.shared.update(first, 1.0)
+    assert service.shared.split(1.0) is first.split is not None
+    fleet.tick(2.0)
+    assert service.shared.update(replace(fleet.update(stream, 2.0), split=None), 2.0)
+    assert service.shared.split(2.0) is None

@@ -115,7 +115,7 @@ class CellWindows(_message.Message):
     def __init__(self, class_index: _Optional[_Iterable[int]] = ..., endpoint_index: _Optional[_Iterable[int]] = ..., calls: _Optional[_Iterable[int]] = ..., errors: _Optional[_Iterable[int]] = ..., latency_s: _Optional[_Iterable[float]] = ..., service_samples: _Optional[_Iterable[int]] = ..., service_s: _Optional[_Iterable[float]] = ..., estimated_s: _Optional[_Iterable[float]] = ..., bucket_place: _Optional[_Iterable[int]] = ..., bucket_calls: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FleetUpdate(_message.Message):
-    __slots__ = ("service", "sequence", "sidecars", "watermark", "trainer_id", "protocol", "full", "classes", "endpoints", "cells")
+    __slots__ = ("service", "sequence", "sidecars", "watermark", "trainer_id", "protocol", "full", "classes", "endpoints", "cells", "split")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SIDECARS_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class FleetUpdate(_message.Message):
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
     service: str
     sequence: int
     sidecars: int
@@ -136,7 +137,18 @@ class FleetUpdate(_message.Message):
     classes: _containers.RepeatedScalarFieldContainer[str]
     endpoints: _containers.RepeatedCompositeFieldContainer[EndpointSums]
     cells: CellSums
-    def __init__(self, service: _Optional[str] = ..., sequence: _Optional[int] = ..., sidecars: _Optional[int] = ..., watermark: _Optional[int] = ..., trainer_id: _Optional[bytes] = ..., protocol: _Optional[int] = ..., full: _Optional[bool] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[EndpointSums, _Mapping]]] = ..., cells: _Optional[_Union[CellSums, _Mapping]] = ...) -> None: ...
+    split: Split
+    def __init__(self, service: _Optional[str] = ..., sequence: _Optional[int] = ..., sidecars: _Optional[int] = ..., watermark: _Optional[int] = ..., trainer_id: _Optional[bytes] = ..., protocol: _Optional[int] = ..., full: _Optional[bool] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[EndpointSums, _Mapping]]] = ..., cells: _Optional[_Union[CellSums, _Mapping]] = ..., split: _Optional[_Union[Split, _Mapping]] = ...) -> None: ...
+
+class Split(_message.Message):
+    __slots__ = ("classes", "endpoints", "probability")
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    probability: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[str]] = ..., probability: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class EndpointSums(_message.Message):
     __slots__ = ("address", "incarnation", "busy_s", "calls", "rtt_s", "concurrency")

@@ -58,7 +58,7 @@ class PackedCellWindows(_message.Message):
     def __init__(self, class_index: _Optional[bytes] = ..., endpoint_index: _Optional[bytes] = ..., calls: _Optional[bytes] = ..., errors: _Optional[bytes] = ..., latency_s: _Optional[bytes] = ..., service_samples: _Optional[bytes] = ..., service_s: _Optional[bytes] = ..., estimated_s: _Optional[bytes] = ..., bucket_place: _Optional[bytes] = ..., bucket_calls: _Optional[bytes] = ...) -> None: ...
 
 class PackedFleetUpdate(_message.Message):
-    __slots__ = ("service", "sequence", "sidecars", "watermark", "trainer_id", "protocol", "full", "classes", "endpoints", "cells")
+    __slots__ = ("service", "sequence", "sidecars", "watermark", "trainer_id", "protocol", "full", "classes", "endpoints", "cells", "split")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SIDECARS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class PackedFleetUpdate(_message.Message):
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
     service: str
     sequence: int
     sidecars: int
@@ -79,7 +80,18 @@ class PackedFleetUpdate(_message.Message):
     classes: _containers.RepeatedScalarFieldContainer[str]
     endpoints: _containers.RepeatedCompositeFieldContainer[_fleet_pb2.EndpointSums]
     cells: PackedCellSums
-    def __init__(self, service: _Optional[str] = ..., sequence: _Optional[int] = ..., sidecars: _Optional[int] = ..., watermark: _Optional[int] = ..., trainer_id: _Optional[bytes] = ..., protocol: _Optional[int] = ..., full: _Optional[bool] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[_fleet_pb2.EndpointSums, _Mapping]]] = ..., cells: _Optional[_Union[PackedCellSums, _Mapping]] = ...) -> None: ...
+    split: PackedSplit
+    def __init__(self, service: _Optional[str] = ..., sequence: _Optional[int] = ..., sidecars: _Optional[int] = ..., watermark: _Optional[int] = ..., trainer_id: _Optional[bytes] = ..., protocol: _Optional[int] = ..., full: _Optional[bool] = ..., classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[_Union[_fleet_pb2.EndpointSums, _Mapping]]] = ..., cells: _Optional[_Union[PackedCellSums, _Mapping]] = ..., split: _Optional[_Union[PackedSplit, _Mapping]] = ...) -> None: ...
+
+class PackedSplit(_message.Message):
+    __slots__ = ("classes", "endpoints", "probability")
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    probability: bytes
+    def __init__(self, classes: _Optional[_Iterable[str]] = ..., endpoints: _Optional[_Iterable[str]] = ..., probability: _Optional[bytes] = ...) -> None: ...
 
 class PackedCellSums(_message.Message):
     __slots__ = ("class_index", "endpoint_index", "service_s", "calls")
