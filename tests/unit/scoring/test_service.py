@@ -228,6 +228,7 @@ def test_candidates_are_drawn_by_the_split_of_the_fleet_while_it_is_fresh() -> N
     stream = Subscriber(b"x" * 16, "")
     service.shared.opened()
     window = service_window(cells)
+    split = None
     for second in range(1, 20):
         step(service, float(second), cells)
         assert fleet.window(stream, second, 0.0, window, float(second))
@@ -238,6 +239,7 @@ def test_candidates_are_drawn_by_the_split_of_the_fleet_while_it_is_fresh() -> N
         assert service.shared.update(state, float(second))
     scores = service.scores(19.0)
     assert scores is not None
+    assert split is not None
     get, put = (scores.layout.classes.index(one) for one in (GET, PUT))
     a, b = (scores.layout.endpoints.index(one) for one in (A, B))
     at = split.classes.index(GET), split.endpoints.index(B)
