@@ -40,6 +40,7 @@ ROWS = {
     "model": 3,
     "registry": 4,
     "fleet": 4,
+    "parameters": 4,
     "rollout": 4,
     "sim": 4,
     "train": 5,

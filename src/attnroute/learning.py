@@ -18,7 +18,11 @@ from typing import Protocol
 
 from attnroute.clock import Clock
 from attnroute.fleet.client import FleetClient, FleetClientEvents, Identity
+from attnroute.parameters import gate_parameters, table_parameters
+from attnroute.policy.balancers import Learned
+from attnroute.policy.learning import GateKeys, TableKeys
 from attnroute.policy.load import LoadedPolicy
+from attnroute.policy.schema import Service
 from attnroute.scoring.loop import LoopEvents, ScoreLoop, ScorePlane, Seating, ServicePlan
 from attnroute.telemetry.training import PageLimits, TrainingPage
 
@@ -81,12 +85,7 @@ class Learning:
         }
         self._loop.configure(
             {
-                name: ServicePlan(
-                    service.balancer.type == "learned",
-                    service.concurrency,
-                    policy.fleet.sidecars,
-                    zones.get(name, ""),
-                )
+                name: _plan(service, policy.fleet.sidecars, zones.get(name, ""))
                 for name, service in learned.items()
             }
         )
@@ -139,6 +138,18 @@ class Learning:
     def _announce(self, service: str) -> None:
         if self._fleet is not None:
             self._fleet.announce(service)
+
+
+def _plan(service: Service, sidecars: int, own_zone: str) -> ServicePlan:
+    learned = service.balancer if isinstance(service.balancer, Learned) else None
+    return ServicePlan(
+        learned is not None,
+        service.concurrency,
+        sidecars,
+        own_zone,
+        table_parameters(TableKeys() if learned is None else learned.table),
+        gate_parameters(GateKeys() if learned is None else learned.gate),
+    )
 
 
 def _reachable_port(page: str, trainer: str) -> int:

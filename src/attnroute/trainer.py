@@ -35,8 +35,9 @@ from attnroute.errors import (
     StartError,
 )
 from attnroute.fleet.messages import ModelReport
-from attnroute.fleet.server import FleetLimits, FleetServer
+from attnroute.fleet.server import FleetLimits, FleetServer, FleetSettings
 from attnroute.logs import fields
+from attnroute.parameters import split_parameters, table_parameters
 from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, RegistryKeys, load_trainer
 from attnroute.process import StopSignals, announce_ports, keep_running
 from attnroute.publishing import Publisher, PublishRules
@@ -134,6 +135,9 @@ class Trainer:
                 endpoints=exchange.max_endpoints,
             ),
             events=self._metrics,
+            settings=FleetSettings(
+                table_parameters(exchange.table), split_parameters(exchange.split)
+            ),
             services=() if self._models is None else (self._models.server.handler,),
         )
         self._http = HttpServer(make_app(self, __version__, process="trainer"))

@@ -88,7 +88,7 @@ class FleetTable:
         self._at_s = now_s
         self._tick = 0
         self._sidecars: dict[bytes, _Known] = {}
-        self._learner = ConcurrencyLearner(0)
+        self._learner = ConcurrencyLearner(0, parameters.concurrency)
         self._known_concurrency = np.zeros(0)
         # Of the windows since the last tick: what the learner takes.
         self._pending = np.zeros((CONCURRENCY_COLUMNS, 0))

@@ -25,6 +25,7 @@ __all__ = [
     "Attribution",
     "Cells",
     "ConcurrencyLearner",
+    "ConcurrencyParameters",
     "EndpointWindow",
     "Estimate",
     "Sums",
@@ -41,6 +42,23 @@ Index = npt.NDArray[np.intp]
 
 OTHER = "other"
 """The class that all calls share for which there is no class of their own."""
+
+
+@dataclass(frozen=True)
+class ConcurrencyParameters:
+    """Constants of `ConcurrencyLearner`."""
+
+    windows: int = 120
+    windows_min: int = 6
+    """Below so many c is 1."""
+    calls_min: float = 20.0
+    """Windows are joined until they hold so many calls."""
+    slack: float = 1.25
+    """Up to so many times its idle value v counts as unhurried."""
+    saturated: float = 0.95
+    """Reported utilization beyond which a window says nothing."""
+    quiet: float = 0.85
+    """The same where rates are reported: up to there little of the latency is waiting."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,7 @@ class TableParameters:
     young_factor: float = 3.0
     """An endpoint younger than `young_s` with fewer decayed calls than `young_calls` is taken to be
     so many times slower: a cold start must not draw the fleet. 1 switches it off."""
+    concurrency: ConcurrencyParameters = field(default_factory=ConcurrencyParameters)
 
 
 @dataclass(frozen=True)
@@ -349,14 +368,7 @@ def _median(values: Array) -> float:
     return float(ordered[middle - 1] + ordered[middle]) / 2.0
 
 
-CONCURRENCY_WINDOWS = 120
-CONCURRENCY_WINDOWS_MIN = 6
-CONCURRENCY_CALLS_MIN = 20.0
 CONCURRENCY_COLUMNS = 9
-_SLACK = 1.25
-_SATURATED = 0.95
-_QUIET = 0.85
-"""Utilization up to which latency over service time tells concurrency: little of it is waiting."""
 
 
 @dataclass
@@ -380,6 +392,7 @@ class ConcurrencyLearner:
     """
 
     endpoints: int
+    parameters: ConcurrencyParameters = field(default_factory=ConcurrencyParameters)
     learned: Array = field(init=False)
     _v: npt.NDArray[np.float32] = field(init=False)
     _inflight: npt.NDArray[np.float32] = field(init=False)
@@ -391,7 +404,7 @@ class ConcurrencyLearner:
 
     def __post_init__(self) -> None:
         self.learned = np.ones(self.endpoints)
-        shape = (self.endpoints, CONCURRENCY_WINDOWS)
+        shape = (self.endpoints, self.parameters.windows)
         self._v = np.full(shape, np.inf, dtype=np.float32)
         self._inflight = np.zeros(shape, dtype=np.float32)
         self._bound = np.full(shape, np.inf, dtype=np.float32)
@@ -403,7 +416,7 @@ class ConcurrencyLearner:
 
     def resize(self, keep: Index, endpoints: int) -> None:
         """Keeps these endpoints, in this order, and makes room for `endpoints` in all."""
-        fresh = ConcurrencyLearner(endpoints)
+        fresh = ConcurrencyLearner(endpoints, self.parameters)
         size = len(keep)
         for name in ("learned", "_v", "_inflight", "_bound", "_by_rate", "_count", "_next"):
             getattr(fresh, name)[:size] = getattr(self, name)[keep]
@@ -424,32 +437,32 @@ class ConcurrencyLearner:
         classes' means as of before this window; then `ServiceWindow.load`.
         """
         self._joined += np.where(np.isfinite(window).all(axis=0), window, 0.0)
-        full = np.flatnonzero(self._joined[0] >= CONCURRENCY_CALLS_MIN)
+        full = np.flatnonzero(self._joined[0] >= self.parameters.calls_min)
         if len(full) == 0:
             return self.learned
         full = full[(self._joined[2, full] > 0) & (self._joined[4, full] > 0)]
         calls, served, expected, in_flight, seen, met, busy, told, rate = self._joined[:, full]
-        self._joined[:, self._joined[0] >= CONCURRENCY_CALLS_MIN] = 0.0
+        self._joined[:, self._joined[0] >= self.parameters.calls_min] = 0.0
         place = self._next[full]
         self._v[full, place] = served / expected
         self._inflight[full, place] = np.ceil(in_flight / seen)
         utilization = np.where(told > 0, busy / np.where(told > 0, told, 1.0), 1.0)
         by_rate = (told > 0) & (rate > 0)
-        most = np.where(by_rate, _QUIET, _SATURATED)
+        most = np.where(by_rate, self.parameters.quiet, self.parameters.saturated)
         telling = (told == 0) | ((utilization > 0) & (utilization <= most))
         inside = np.where(by_rate, rate / np.where(by_rate, told, 1.0) * served / calls, met / seen)
         self._bound[full, place] = np.where(
             telling, inside / np.where(telling, utilization, 1.0), np.inf
         )
         self._by_rate[full] = by_rate
-        self._next[full] = (place + 1) % CONCURRENCY_WINDOWS
-        self._count[full] = np.minimum(self._count[full] + 1, CONCURRENCY_WINDOWS)
+        self._next[full] = (place + 1) % self.parameters.windows
+        self._count[full] = np.minimum(self._count[full] + 1, self.parameters.windows)
         self._learn(full)
         return self.learned
 
     def _learn(self, changed: Index) -> None:
-        ready = np.flatnonzero(self._count >= CONCURRENCY_WINDOWS_MIN)
-        changed = changed[self._count[changed] >= CONCURRENCY_WINDOWS_MIN]
+        ready = np.flatnonzero(self._count >= self.parameters.windows_min)
+        changed = changed[self._count[changed] >= self.parameters.windows_min]
         if len(changed) == 0:
             return
         # Places that are not filled yet hold infinity and sort behind the rest.
@@ -457,14 +470,15 @@ class ConcurrencyLearner:
         idle = ordered[np.arange(len(ready)), self._count[ready] // 10]
         fleet_idle = _median(idle.astype(np.float64))
         base = idle[np.searchsorted(ready, changed)]
-        unhurried = self._v[changed] <= _SLACK * base[:, None]
+        unhurried = self._v[changed] <= self.parameters.slack * base[:, None]
         most = np.where(unhurried, self._inflight[changed], 0.0).max(axis=1)
         bounds = np.sort(self._bound[changed], axis=1)
         telling = np.isfinite(bounds).sum(axis=1)
-        middle = np.where(telling >= CONCURRENCY_WINDOWS_MIN, telling // 2, CONCURRENCY_WINDOWS - 1)
+        p = self.parameters
+        middle = np.where(telling >= p.windows_min, telling // 2, p.windows - 1)
         quantile = np.where(self._by_rate[changed], middle, self._count[changed] // 10)
         bound = bounds[np.arange(len(changed)), quantile]
         now = np.clip(np.minimum(most, np.floor(bound)), 1.0, 2.0 * self.learned[changed])
         # Slow whatever is in it, or busy all the time: neither says how many it works on.
-        slow = (base > _SLACK * fleet_idle) | np.isinf(bound)
+        slow = (base > self.parameters.slack * fleet_idle) | np.isinf(bound)
         self.learned[changed] = np.where(slow, np.minimum(now, self.learned[changed]), now)

@@ -58,7 +58,7 @@ class SharedTable:
         self.trainer = b""
         self.watermark = 0
         self.updates = 0
-        self._decay_s = decay_s
+        self.decay_s = decay_s
         self._at_s = now_s
         self._number = 0
         self._sequence = 0
@@ -152,7 +152,7 @@ class SharedTable:
     def _to(self, now_s: float) -> None:
         """Decays to now; time that seems to go back counts as none."""
         if now_s > self._at_s:
-            self.ledger.decay(math.exp(-(now_s - self._at_s) / self._decay_s))
+            self.ledger.decay(math.exp(-(now_s - self._at_s) / self.decay_s))
             self._at_s = now_s
 
     def _change_trainer(self, trainer: bytes) -> None:
@@ -210,5 +210,5 @@ class SharedTable:
             columns, _ = self.ledger.columns(
                 own.window.endpoints, own.window.started_s, now_s, restarts="never"
             )
-            weight = math.exp(-max(0.0, now_s - own.ended_s) / self._decay_s)
+            weight = math.exp(-max(0.0, now_s - own.ended_s) / self.decay_s)
             self.ledger.add("own", own.window, own.attribution, columns, weight)

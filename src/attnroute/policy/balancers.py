@@ -9,8 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from attnroute.policy.fields import Parsed, Strict, duration
+from attnroute.policy.learning import GateKeys, TableKeys
 
-__all__ = ["BALANCER_NAMES", "Balancer", "LeastRequest", "SlowStart", "balancer_json"]
+__all__ = [
+    "BALANCER_NAMES",
+    "Balancer",
+    "Learned",
+    "LeastRequest",
+    "SlowStart",
+    "balancer_json",
+]
 
 _MS = timedelta(milliseconds=1)
 _HOUR = timedelta(hours=1)
@@ -360,6 +368,13 @@ class Learned(Strict):
         description="Age of the scores from which on the fallback picks; at least "
         "`scores_stale_after`.",
     )
+    table: TableKeys = Field(
+        default=TableKeys(),
+        description="The table of service times; the trainer's file has the same keys.",
+    )
+    gate: GateKeys = Field(
+        default=GateKeys(), description="How far a model is trusted beside the table."
+    )
 
 
 Balancer = Annotated[Classic | Learned, Field(discriminator="type")]
@@ -399,6 +414,8 @@ def balancer_json(balancer: Strict) -> dict[str, Any]:
     """The balancer as the data plane takes it: durations as `<key>_ms`, in whole milliseconds."""
     config: dict[str, Any] = {}
     for name, value in balancer:
+        if isinstance(value, TableKeys | GateKeys):
+            continue  # stays on the control side
         if isinstance(value, Strict):
             config[name] = balancer_json(value)
         elif isinstance(value, timedelta):

@@ -15,6 +15,7 @@ from pydantic import Field
 from attnroute.errors import Problem, TrainerFileError
 from attnroute.policy import scalars
 from attnroute.policy.fields import Parsed, Strict, duration, size
+from attnroute.policy.learning import SplitKeys, TableKeys
 from attnroute.policy.listeners import Address
 from attnroute.policy.load import load_document
 from attnroute.policy.schema import PolicyJsonSchema
@@ -111,6 +112,15 @@ class Exchange(Strict):
         ge=1,
         le=200_000,
         description="Endpoints of a service; more are left out.",
+    )
+    table: TableKeys = Field(
+        default=TableKeys(),
+        description="The table of service times; keep it as in the sidecars' policies.",
+    )
+    split: SplitKeys | None = Field(
+        default=None,
+        description="How calls are best shared out; `{}` solves it with these values, by default "
+        "nothing is solved.",
     )
 
 

@@ -43,10 +43,6 @@ Index = npt.NDArray[np.intp]
 TABLE_SPREAD = float(np.exp(-0.5))
 """Spread while no scorer knows better: where the network starts, too."""
 
-CONFLICT_FACTOR = 4.0
-CONFLICT_TRAFFIC = 0.2
-CONFLICT_WEIGHT_MAX = 0.2
-CONFLICT_STEPS = 5
 FAULTS_MAX = 3
 BENCH_S = 60.0
 BENCH_MAX_S = 900.0
@@ -91,7 +87,7 @@ class Seat:
         if self.on_bench:
             return 0.0
         weight = self.gate.weight
-        return min(weight, CONFLICT_WEIGHT_MAX) if self.in_conflict else weight
+        return min(weight, self.gate.parameters.conflict_weight_max) if self.in_conflict else weight
 
     def judge(self, calls: Array, x_s: Array, table_cost_s: Array, at: tuple[Index, Index]) -> None:
         """Takes a window before it is learned from; at: where its cells stood in what was scored
@@ -105,7 +101,7 @@ class Seat:
         if step is not None:
             self.good_steps = self.good_steps + 1 if self.gate.gd > GAIN_MIN else 0
             self.bad_steps = self.bad_steps + 1 if self.gate.weight < 0.5 else 0
-            if self.good_steps >= CONFLICT_STEPS:
+            if self.good_steps >= self.gate.parameters.conflict_steps:
                 self.in_conflict = False
 
     def ask(self, given: ScoringInput, now_s: float) -> Scored | None:
@@ -150,8 +146,9 @@ class Seat:
     def compare(self, cost_s: Array, table_cost_s: Array, traffic: Array) -> None:
         """Whether it contradicts the table. traffic: [C, E], calls."""
         total = traffic.sum()
-        far = np.abs(np.log(cost_s / table_cost_s)) > np.log(CONFLICT_FACTOR)
-        if total > 0 and float(traffic[far].sum()) > CONFLICT_TRAFFIC * float(total):
+        p = self.gate.parameters
+        far = np.abs(np.log(cost_s / table_cost_s)) > np.log(p.conflict_factor)
+        if total > 0 and float(traffic[far].sum()) > p.conflict_traffic * float(total):
             self.conflicts += 1
             self.in_conflict = True
             self.good_steps = 0
@@ -190,6 +187,12 @@ class Arbiter:
         seat = Seat(scorer, Gate(gd, self.parameters), say=say)
         self.seats.append(seat)
         return seat
+
+    def follow(self, parameters: GateParameters) -> None:
+        """Goes by other constants from now on; gates keep what they have reached."""
+        self.parameters = parameters
+        for seat in self.seats:
+            seat.gate.parameters = parameters
 
     def unseat(self, seat: Seat) -> None:
         """Takes a scorer away; nothing if it is not seated."""

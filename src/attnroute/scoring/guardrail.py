@@ -46,6 +46,14 @@ class GateParameters:
     """Bounds of what one step may count: a fault is felt at once, a gain has to be earned."""
     scale: float = 0.002
     """w = sigmoid((gd + scale)/scale)."""
+    conflict_factor: float = 4.0
+    conflict_traffic: float = 0.2
+    """A scorer that differs from the table by more than the factor on more than this share of the
+    calls is in conflict."""
+    conflict_weight_max: float = 0.2
+    """Its weight at most, then."""
+    conflict_steps: int = 5
+    """Steps in a row with a gain that end it."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ class Gate:
     def __init__(self, start: float = 0.0, parameters: GateParameters = GateParameters()) -> None:
         self.gd = start
         self.steps = 0
-        self._parameters = parameters
+        self.parameters = parameters
         self._calls = 0.0
         self._table = 0.0
         self._model = 0.0
@@ -93,7 +101,7 @@ class Gate:
     @property
     def weight(self) -> float:
         """w, in [0, 1]."""
-        return gate_weight(self.gd, self._parameters)
+        return gate_weight(self.gd, self.parameters)
 
     def observe(
         self, calls: Array, x_s: Array, table_cost_s: Array, cost_s: Array
@@ -103,7 +111,7 @@ class Gate:
         calls, x_s: [n], of its cells; table_cost_s, cost_s: [n], S0 and the raw S that were in
         force when the window began.
         """
-        p = self._parameters
+        p = self.parameters
         seen = calls > 0
         calls, x_s = calls[seen], x_s[seen]
         table_cost_s, cost_s = table_cost_s[seen], cost_s[seen]

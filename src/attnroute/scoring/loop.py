@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,10 +19,12 @@ import numpy.typing as npt
 
 from attnroute.clock import Clock
 from attnroute.dataplane import StaleEpochError
+from attnroute.features.table import TableParameters
 from attnroute.features.view import SharedTable
 from attnroute.features.window import ServiceWindow
 from attnroute.logs import fields
 from attnroute.scoring.arbiter import Arbiter
+from attnroute.scoring.guardrail import GateParameters
 from attnroute.scoring.service import Scores, ServiceScores
 from attnroute.scoring.windows import WindowReader, WindowSource
 from attnroute.telemetry.training import EndpointLabels
@@ -95,6 +97,8 @@ class ServicePlan:
     concurrency: float | None
     sidecars: int
     own_zone: str = ""
+    table: TableParameters = field(default_factory=TableParameters)
+    gate: GateParameters = field(default_factory=GateParameters)
 
 
 class ScoreLoop:
@@ -141,10 +145,13 @@ class ScoreLoop:
                     now_s=self._clock.now_s(),
                     concurrency=plan.concurrency,
                     own_zone=plan.own_zone,
+                    parameters=plan.table,
+                    gate=plan.gate,
                 )
                 self._events.learning_begins(name)
                 continue
             scores.configured = plan.concurrency
+            scores.follow(plan.table, plan.gate)
             scores.facts.own_zone = plan.own_zone
             if not scores.shared.trainer:
                 scores.shared.sidecars = plan.sidecars

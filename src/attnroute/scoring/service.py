@@ -29,6 +29,7 @@ from attnroute.features.window import ServiceWindow
 from attnroute.scoring.arbiter import Arbiter
 from attnroute.scoring.base import Scorer, ScoringInput
 from attnroute.scoring.facts import FactsKeeper, of_layout
+from attnroute.scoring.guardrail import GateParameters
 
 __all__ = ["Layout", "Scores", "ServiceScores"]
 
@@ -97,15 +98,16 @@ class ServiceScores:
         parameters: TableParameters | None = None,
         scorers: Sequence[Scorer] = (),
         own_zone: str = "",
+        gate: GateParameters | None = None,
     ) -> None:
         self.parameters = parameters or TableParameters()
         self.shared = SharedTable(sidecars=sidecars, decay_s=self.parameters.decay_s, now_s=now_s)
-        self.arbiter = Arbiter(scorers)
+        self.arbiter = Arbiter(scorers, gate)
         self.dropped_cells = 0
         self.estimate: Estimate | None = None
         self.configured = concurrency
         self._mean_s = self.parameters.mean_service_start_s
-        self._learner = ConcurrencyLearner(0)
+        self._learner = ConcurrencyLearner(0, self.parameters.concurrency)
         self._entered_s: dict[int, float] = {}
         self._from_start: frozenset[int] | None = None
         """Endpoints that were there before the first window: how long is not known."""
@@ -115,6 +117,17 @@ class ServiceScores:
         self._local: _Local | None = None
         self._in_force: _InForce | None = None
         self._windows = 0
+
+    def follow(self, parameters: TableParameters, gate: GateParameters) -> None:
+        """Goes by other constants from now on. What was learned stays, but for the concurrency of
+        endpoints where that is learned otherwise."""
+        if parameters.concurrency != self.parameters.concurrency:
+            self._learner = ConcurrencyLearner(
+                len(self.shared.ledger.endpoints), parameters.concurrency
+            )
+        self.parameters = parameters
+        self.shared.decay_s = parameters.decay_s
+        self.arbiter.follow(gate)
 
     def observe(
         self,

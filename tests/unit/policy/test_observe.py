@@ -14,7 +14,7 @@ from attnroute.policy.load import effective_yaml
 def test_by_default_one_percent_of_the_picks_and_no_access_log() -> None:
     policy = loaded(with_top(""))
     config = json.loads(compile_policy(policy))
-    assert config["picks"] == {"sample": 0.01}
+    assert config["picks"] == {"sample": 0.01, "keep": 1_000}
     assert config["access_log"] is None
     assert "sample: 0.01" in effective_yaml(policy.policy)
 
