@@ -49,7 +49,6 @@ ROWS = {
     "learning": 5,
     "scorers": 5,
     "publishing": 5,
-    "training": 5,
     "sidecar": 6,
     "trainer": 6,
     "demo": 6,

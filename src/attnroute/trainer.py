@@ -8,6 +8,7 @@ last good intervals stay, and a metric says that they are stale. No sidecar wait
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -38,7 +39,13 @@ from attnroute.fleet.messages import ModelReport
 from attnroute.fleet.server import FleetLimits, FleetServer, FleetSettings
 from attnroute.logs import fields
 from attnroute.parameters import split_parameters, table_parameters
-from attnroute.policy.trainer import LoadedTrainer, PrometheusServer, RegistryKeys, load_trainer
+from attnroute.policy.trainer import (
+    LoadedTrainer,
+    PrometheusServer,
+    RegistryKeys,
+    TrainingKeys,
+    load_trainer,
+)
 from attnroute.process import StopSignals, announce_ports, keep_running
 from attnroute.publishing import Publisher, PublishRules
 from attnroute.registry.server import RegistryServer, ServerLimits
@@ -47,6 +54,8 @@ from attnroute.telemetry.fetch import Credentials, Fetcher, FetchLimits, TlsFile
 from attnroute.telemetry.increases import IncreaseBook, Increases, LabelRules, Page
 from attnroute.telemetry.prometheus import PrometheusSource
 from attnroute.telemetry.scrape import DirectSource
+from attnroute.train.messages import Candidate, Look, Refused, Settings
+from attnroute.train.process import TrainingProcess
 
 __all__ = ["Options", "Trainer", "run"]
 
@@ -92,7 +101,12 @@ async def _main(options: Options) -> int:
     try:
         loaded = await asyncio.to_thread(load_trainer, options.config)
         logger.info("trainer starts", extra=fields(version=__version__, file=str(loaded.path)))
-        trainer = Trainer(loaded, SystemClock(), ports_file=options.ports_file)
+        trainer = Trainer(
+            loaded,
+            SystemClock(),
+            ports_file=options.ports_file,
+            log_format=options.log_format,
+        )
         try:
             await stops.unless_stopped(trainer.start())
             number = await stops.first()
@@ -113,7 +127,12 @@ class Trainer:
     """Everything of one process; made and used on one event loop."""
 
     def __init__(
-        self, loaded: LoadedTrainer, clock: Clock, *, ports_file: Path | None = None
+        self,
+        loaded: LoadedTrainer,
+        clock: Clock,
+        *,
+        ports_file: Path | None = None,
+        log_format: str = "json",
     ) -> None:
         self._loaded = loaded
         self._clock = clock
@@ -124,7 +143,7 @@ class Trainer:
         exchange = loaded.file.fleet
         self._models = None
         if loaded.file.registry is not None:
-            self._models = _Models(loaded, loaded.file.registry, clock, self._metrics)
+            self._models = _Models(loaded, loaded.file.registry, clock, self._metrics, log_format)
         self._fleet = FleetServer(
             trainer=os.urandom(16),
             clock=clock,
@@ -212,6 +231,8 @@ class Trainer:
             # No data is not zero: an interval without pages is no interval.
             self._good_s = now_s
             self.kept.append(increases)
+            if self._models is not None:
+                self._models.feed(self._clock.wall_s(), increases)
         return increases
 
     async def close(self) -> None:
@@ -241,8 +262,14 @@ class _Models:
     """Bundles: kept, served, published, and moved by what gates say."""
 
     def __init__(
-        self, loaded: LoadedTrainer, keys: RegistryKeys, clock: Clock, metrics: TrainerMetrics
+        self,
+        loaded: LoadedTrainer,
+        keys: RegistryKeys,
+        clock: Clock,
+        metrics: TrainerMetrics,
+        log_format: str,
     ) -> None:
+        self._log_format = log_format
         self._loaded = loaded
         self._keys = keys
         directory = loaded.resolve(keys.directory)
@@ -258,6 +285,8 @@ class _Models:
         self._metrics = metrics
         self._reports: Callable[[], Sequence[ModelReport]] = tuple
         self._publisher: Publisher | None = None
+        self._training: TrainingProcess | None = None
+        self._candidates: asyncio.Queue[Candidate | Refused] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, reports: Callable[[], Sequence[ModelReport]]) -> None:
@@ -270,12 +299,23 @@ class _Models:
             raise StartError(f"{place}: {error}") from error
         self.server.start()
         self._tasks.append(asyncio.create_task(keep_running(self._look_forever)))
+        if self._loaded.file.training is not None:
+            self._training = self._make_training(self._loaded.file.training)
+            self._training.start()
+            self._tasks.append(asyncio.create_task(keep_running(self._publish_forever)))
+
+    def feed(self, at_s: float, increases: Increases) -> None:
+        """Gives the training process what a look brought. at_s: Unix time."""
+        if self._training is not None:
+            self._training.feed(Look(at_s, increases))
 
     async def stop(self) -> None:
         """Ends streams, and leaves publishing to another trainer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._training is not None:
+            await self._training.stop()
         if self._publisher is not None:
             await asyncio.to_thread(self._publisher.close)
         await self.server.stop()
@@ -307,7 +347,47 @@ class _Models:
             assert self._publisher is not None, "it was made before this began"
             await asyncio.to_thread(self._publisher.renew)
             await asyncio.to_thread(self._publisher.judge, self._reports())
+            training = self._training
+            # Exporting costs: only what could be published now is asked for.
+            if training is not None and not await asyncio.to_thread(self._publisher.refusal):
+                training.want()
             await asyncio.sleep(JUDGE_S)
+
+    async def _publish_forever(self) -> None:
+        while True:
+            found = await self._candidates.get()
+            assert self._publisher is not None, "it was made before this began"
+            self._metrics.candidate_judged(good=isinstance(found, Candidate))
+            if isinstance(found, Refused):
+                logger.debug("no bundle to publish", extra=fields(reason=found.reason))
+                continue
+            await asyncio.to_thread(self._publisher.publish, found.bundle)
+
+    def _make_training(self, keys: TrainingKeys) -> TrainingProcess:
+        if importlib.util.find_spec("torch") is None:
+            raise StartError(
+                f"{self._loaded.position('training')}: training needs torch, which is not "
+                "installed; install `attnroute[train]`, or take `training` out of the file"
+            )
+        directory = self._loaded.resolve(keys.directory)
+        assert directory is not None, "it has a default"
+        settings = Settings(
+            directory=directory,
+            name=self._keys.name,
+            seed=keys.seed,
+            steps=keys.steps,
+            replay=keys.replay,
+            threads=keys.threads,
+            dataset_bytes=keys.max_dataset,
+            start=self._loaded.resolve(keys.start),
+            log_format=self._log_format,
+        )
+        return TrainingProcess(
+            settings,
+            self._metrics,
+            memory_bytes=keys.max_memory,
+            candidate=self._candidates.put_nowait,
+        )
 
 
 def _source(

@@ -9,12 +9,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from attnroute.bundle import GRAPHS, OPSET, Bundle, Manifest, Probe
+from attnroute.features.schema import CLASS_FEATURES, ENDPOINT_FEATURES, PAIR_FEATURES
 
 __all__ = ["SCHEMA", "graph_bytes", "make_bundle", "probe", "version"]
 
 SCHEMA = "5c" * 32
 HEADS, WIDTH, VALUES = 2, 3, 4
-FEATURES = {"endpoint": 5, "request_class": 3, "pair": 2}
+FEATURES = {
+    "endpoint": len(ENDPOINT_FEATURES),
+    "request_class": len(CLASS_FEATURES),
+    "pair": len(PAIR_FEATURES),
+}
 
 
 def _tensor(name: str, shape: list[str | int]) -> onnx.ValueInfoProto:

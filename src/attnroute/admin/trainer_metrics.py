@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,9 +22,28 @@ FLEET_LIMITS = (
     "fleet.max_classes",
     "fleet.max_endpoints",
 )
-REGISTRY_LIMITS = ("registry.max_streams",)
+REGISTRY_LIMITS = ("registry.max_streams", "training.max_memory")
 PUBLISH_REFUSALS = ("too_soon", "follower", "frozen", "conflict", "disk")
 FLEET_DROPS = ("malformed", "unknown", "again", "cell")
+
+
+class TrainedCycle(Protocol):
+    """What attnroute.train.messages.Trained says; a higher row."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def gain(self) -> float: ...
+    @property
+    def gate(self) -> float: ...
+    @property
+    def collapsed(self) -> bool: ...
+    @property
+    def rebalanced(self) -> bool: ...
+    @property
+    def rss_bytes(self) -> int: ...
 
 
 class TrainerMetrics:
@@ -74,6 +94,42 @@ class TrainerMetrics:
         self._calls = self._counter("observed_calls", "Successful calls seen through the source.")
         self._targets = self._gauge("source_sidecars", "Sidecars that the source showed of late.")
         self._add_registry()
+        self._add_training()
+
+    def _add_training(self) -> None:
+        self._cycles = self._counter("training_cycles", "Cycles of training.")
+        self._cycle_s = self._gauge("training_cycle_seconds", "What the last cycle took.")
+        self._loss = self._gauge("training_loss", "Mean loss of the last cycle.")
+        self._gain = self._gauge(
+            "training_gain",
+            "Of the model over the table on the last look, before it was trained on, nats a call.",
+        )
+        self._gate = self._gauge(
+            "training_gate_weight", "The weight that a sidecar's gate would give the model."
+        )
+        self._collapsed = self._gauge(
+            "training_collapsed",
+            "1 while the model's probabilities have fallen onto few endpoints.",
+        )
+        self._rebalancings = self._counter(
+            "training_rebalancings", "Cycles that pulled them apart again."
+        )
+        self._memory = self._gauge("training_memory_bytes", "Of the training process.")
+        self._lost_looks = self._counter(
+            "training_dropped_looks", "Looks that it was too busy for."
+        )
+        self._restarts = self._counter(
+            "training_restarts", "Times it was started again, by why it had ended.", "reason"
+        )
+        for reason in ("exit", "memory"):
+            self._restarts.labels(reason)
+        self._candidates = self._counter(
+            "training_candidates",
+            "Bundles that passed their gates (`good`) or did not (`refused`).",
+            "result",
+        )
+        for result in ("good", "refused"):
+            self._candidates.labels(result)
 
     def _add_registry(self) -> None:
         self._streams = self._gauge("registry_streams", "Channels watched and files sent now.")
@@ -155,6 +211,33 @@ class TrainerMetrics:
     def registry_sent(self, sent_bytes: int) -> None:
         """attnroute.registry.server.RegistryEvents."""
         self._sent.inc(sent_bytes)
+
+    def training_done(self, trained: TrainedCycle) -> None:
+        """attnroute.train.process.TrainingEvents."""
+        self._cycles.inc()
+        self._cycle_s.set(trained.seconds)
+        self._loss.set(trained.loss)
+        self._gain.set(trained.gain)
+        self._gate.set(trained.gate)
+        self._collapsed.set(trained.collapsed)
+        self._rebalancings.inc(trained.rebalanced)
+        self._memory.set(trained.rss_bytes)
+
+    def training_dropped(self) -> None:
+        """attnroute.train.process.TrainingEvents."""
+        self._lost_looks.inc()
+
+    def training_ended(self, reason: str) -> None:
+        """attnroute.train.process.TrainingEvents."""
+        self._restarts.labels(reason).inc()
+
+    def trainer_limit(self, limit: str) -> None:
+        """attnroute.train.process.TrainingEvents."""
+        self._limits.labels(limit).inc()
+
+    def candidate_judged(self, *, good: bool) -> None:
+        """A bundle was made, or refused by its gates."""
+        self._candidates.labels("good" if good else "refused").inc()
 
     def bundle_published(self, version: str) -> None:  # noqa: ARG002 # of no use as a label
         """attnroute.publishing.PublishEvents."""

@@ -135,12 +135,13 @@ def verify_command(
     as_json: bool,
 ) -> None:
     """Check a bundle as a sidecar of this build does before it takes one: hashes, signature,
-    feature schema, operator set, names of inputs and outputs."""
+    feature schema, operator set; then it is run: sizes, values, and what its probe says."""
     from attnroute.bundle import describe, read
     from attnroute.bundle.signature import load_public_key
     from attnroute.cli.models import bundle_document
     from attnroute.features.schema import schema_hash
     from attnroute.registry.operator import fetched
+    from attnroute.scoring.attention import Model
 
     key = None if public_key is None else load_public_key(public_key)
 
@@ -150,7 +151,8 @@ def verify_command(
         path = directory
         if path is None:
             _, path = await fetched(place, name, bundle, channel=channel)
-        await asyncio.to_thread(read, path, expected_schema=schema_hash(), key=key)
+        read_bundle = await asyncio.to_thread(read, path, expected_schema=schema_hash(), key=key)
+        await asyncio.to_thread(Model, read_bundle)
         return bundle_document(describe(path))
 
     document = _ask(registry, check)

@@ -31,6 +31,7 @@ __all__ = [
     "Scrape",
     "Source",
     "TrainerFile",
+    "TrainingKeys",
     "json_schema",
     "load_trainer",
 ]
@@ -258,6 +259,33 @@ class Publishing(Strict):
     )
 
 
+class TrainingKeys(Strict):
+    """A process beside the trainer learns from what the source shows; needs `attnroute[train]`."""
+
+    directory: FilePath = Field(
+        default="training",
+        description="Where its state and its scrapes are, relative to the trainer's "
+        "file; made if it is not there. A process that starts goes on from them.",
+    )
+    start: FilePath | None = Field(
+        default=None,
+        description="A bundle, a directory relative to the trainer's file, whose weights it begins "
+        "with where it has no state; default none: it begins as the table.",
+    )
+    seed: int = Field(default=0, ge=0, le=1 << 31, description="Of everything drawn.")
+    steps: int = Field(default=25, ge=1, le=1_000, description="Of the optimiser, for each look.")
+    replay: int = Field(
+        default=60, ge=1, le=1_000, description="Looks that each step may draw from."
+    )
+    threads: int = Field(default=1, ge=1, le=64, description="That a step may use.")
+    max_memory: Annotated[int, size(256 << 20, 1 << 40)] = Field(
+        default=1200 << 20, description="Of the process, which is started again beyond."
+    )
+    max_dataset: Annotated[int, size(1 << 20, 1 << 40)] = Field(
+        default=256 << 20, description="Of the scrapes on the disk; the oldest go."
+    )
+
+
 class TrainerFile(Strict):
     """The whole file."""
 
@@ -276,6 +304,9 @@ class TrainerFile(Strict):
     )
     publishing: Publishing = Field(
         default=Publishing(), description="From a trained bundle to the channels."
+    )
+    training: TrainingKeys | None = Field(
+        default=None, description="Training while traffic flows; default none. Needs `registry`."
     )
 
 
@@ -328,10 +359,11 @@ def _rules(tree: Tree) -> Iterator[Problem]:
                 "its calls would count twice; remove one",
             )  # fmt: skip
         seen.setdefault(address, index)
-    if tree.has(("publishing",)) and not tree.has(("registry",)):
-        yield tree.key_problem(
-            ("publishing",), "`publishing` stands without `registry`; write where bundles are kept"
-        )
+    for key in ("publishing", "training"):
+        if tree.has((key,)) and not tree.has(("registry",)):
+            yield tree.key_problem(
+                (key,), f"`{key}` stands without `registry`; write where bundles are kept"
+            )
     server = ("source", "prometheus")
     if tree.has((*server, "bearer_token_file")) and tree.has((*server, "basic_auth")):
         yield tree.key_problem(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,16 @@ class TestVerify:
         (models / "default" / "1.0.1" / "card.md").write_text("# default 1.0.9\n")
         assert run("verify", "1.0.1", root=models) == 2
         assert "`card.md` has sha256" in capsys.readouterr().err
+
+    def test_one_that_does_not_say_what_it_was_trained_to(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bundle = make_bundle(schema=schema_hash())
+        cost_s = bundle.probe.outputs["cost_s"] * 1.01
+        probe = replace(bundle.probe, outputs={**bundle.probe.outputs, "cost_s": cost_s})
+        path = write(tmp_path, replace(bundle, probe=probe))
+        assert run("verify", str(path)) == 2
+        assert "`cost_s` of its probe is off by 0.0099" in capsys.readouterr().err
 
     def test_one_of_another_schema(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

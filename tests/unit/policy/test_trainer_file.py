@@ -77,6 +77,9 @@ TWO_CREDENTIALS = (
     [
         ("sorce: {}\n", "1:1", "did you mean `source`?"),
         ("publishing: {interval: 1m}\n", "1:1", "`publishing` stands without `registry`"),
+        ("training: {}\n", "1:1", "`training` stands without `registry`"),
+        ("registry: {directory: m}\ntraining: {steps: 0}\n", "2:19", "1"),
+        ("registry: {directory: m}\ntraining: {max_memory: 1MiB}\n", "2:24", "256MiB"),
         ("registry: {}\n", "1:11", "`directory`"),
         ("registry: {directory: m, name: ../x}\n", "1:32", "expected lower-case letters"),
         ("registry: {directory: m, keep: 1}\n", "1:32", "2"),
@@ -119,5 +122,5 @@ def test_the_schema_names_the_keys() -> None:
     schema = json_schema()
     assert schema["title"] == "attnroute trainer"
     assert set(schema["properties"]) == {
-        "fleet", "http", "source", "keep", "registry", "publishing",
+        "fleet", "http", "source", "keep", "registry", "publishing", "training",
     }  # fmt: skip
