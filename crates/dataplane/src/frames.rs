@@ -528,7 +528,7 @@ mod tests {
             resets: Bucket::new(&resets.rate()),
             reset_share: (resets.share * 1000.0) as i64,
             block_bytes: 0,
-            block_bytes_max: 100,
+            block_bytes_max: u32::MAX,
             alarm: Alarm::default(),
         }
     }
@@ -599,6 +599,7 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_block_is_limited_and_begins_anew_with_each() {
         let mut work = work(ResetLimit::off().rate(), ResetLimit::off());
+        work.block_bytes_max = 100;
         let sized = |kind, length| Frame {
             length,
             ..of_kind(kind)
