@@ -213,7 +213,7 @@ class Rollout:
             self._end(standing, "refused", "invalid", str(error))
             return None
         except Exception as error:
-            logger.exception("a bundle broke what tries it")
+            logger.exception("a bundle broke what tries it; what serves goes on")
             self._end(standing, "refused", "invalid", f"{type(error).__name__}: {error}")
             return None
         if model.run_s > plan.run_limit_s:
@@ -396,6 +396,8 @@ class Rollout:
         standing.stage, standing.reason = stage, problem
         standing.changed_at_s = self._clock.wall_s()
         self._ends[stage, cause] = self._ends.get((stage, cause), 0) + 1
-        log = logger.info if cause in ("operator", "policy", "newer", "channel") else logger.warning
-        what = "a model was rolled back" if stage == "rolled_back" else "a model was refused"
-        log(what, extra=fields(version=standing.version, cause=cause, problem=problem))
+        about = fields(version=standing.version, stage=stage, cause=cause, problem=problem)
+        if cause in ("operator", "policy", "newer", "channel"):
+            logger.info("a model gave way", extra=about)
+        else:
+            logger.warning("a model was refused or rolled back", extra=about)
