@@ -73,7 +73,7 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         "authorities": list(service.authorities),
         "balancer": balancer_json(service.balancer),
         # The label is read before a set reaches the data plane.
-        "locality": service.locality and service.locality.model_dump(exclude={"zone_label"}),
+        "locality": _locality(service),
         "outlier_detection": outlier_json(service.outlier_detection),
         "grpc_health": health_json(service.health),
         "panic_threshold": service.panic_threshold,
@@ -91,6 +91,16 @@ def _service(name: str, service: Service, sidecars: int) -> dict[str, Any]:
         "waiting": waiting_json(service.waiting),
         "routes": [_route(route) for route in service.routes],
     }
+
+
+def _locality(service: Service) -> dict[str, Any] | None:
+    """The preference for a zone, where there is one."""
+    locality = service.locality
+    if locality is None:
+        return None
+    default = service.balancer.type != "learned"
+    preferred = default if locality.prefer is None else locality.prefer
+    return locality.model_dump(include={"own_zone", "min_healthy"}) if preferred else None
 
 
 def _route(route: Route) -> dict[str, Any]:

@@ -269,11 +269,16 @@ class Rules(Strict):
 
 
 class Locality(Strict):
-    """Where the sidecar is: endpoints of its zone are preferred."""
+    """Where the sidecar is, and whether endpoints of its zone are preferred."""
 
     own_zone: Text = Field(description="The sidecar's own zone.")
     zone_label: Text = Field(
         default="", description="The label that holds the zone of an endpoint that names none."
+    )
+    prefer: bool | None = Field(
+        default=None,
+        description="Whether endpoints of the own zone are preferred; by default they are, but not "
+        "under `learned`, whose costs have the time on the way.",
     )
     min_healthy: Annotated[float, share_from(0.01)] = Field(
         default=0.7,
@@ -344,7 +349,8 @@ class Service(Strict):
         "default: only for a balancer that learns.",
     )
     locality: Locality | None = Field(
-        default=None, description="Prefer endpoints of the own zone; default off."
+        default=None,
+        description="The own zone, and whether its endpoints are preferred; default unknown.",
     )
     outlier_detection: OutlierDetection | None = Field(
         default=None,

@@ -207,6 +207,24 @@ def test_c3_counts_the_sidecars_of_the_fleet(sidecars: int, chosen: int) -> None
     assert picker.pick(now_ns)[0] == chosen
 
 
+@pytest.mark.parametrize(
+    ("balancer", "prefer", "preferred"),
+    [
+        ("least_request", "", True),
+        ("learned", "", False),
+        ("least_request", ", prefer: false", False),
+        ("learned", ", prefer: true", True),
+    ],
+)
+def test_the_own_zone_is_preferred_but_not_by_costs_that_know_the_way(
+    balancer: str, prefer: str, *, preferred: bool
+) -> None:
+    service = compiled(
+        with_service(f"balancer: {{type: {balancer}}}, locality: {{own_zone: a{prefer}}}")
+    )["services"][0]
+    assert service["locality"] == ({"own_zone": "a", "min_healthy": 0.7} if preferred else None)
+
+
 def test_rules_and_zones_in_the_form_of_the_data_plane() -> None:
     service = compiled(
         with_service(
