@@ -96,7 +96,7 @@ HeldSize = Annotated[
     Parsed(
         _or_unlimited(
             scalars.parse_size,
-            "a size from `1KiB` to `1TiB`",
+            "a size from `1KiB` to `1024GiB`",
             least=_HELD_BYTES[0],
             most=_HELD_BYTES[1],
         ),
@@ -106,7 +106,7 @@ HeldSize = Annotated[
                 {"type": "integer", "minimum": _HELD_BYTES[0], "maximum": _HELD_BYTES[1]},
                 {"const": "unlimited"},
             ],
-            "x-limits": "1KiB to 1TiB",
+            "x-limits": "1KiB to 1024GiB",
         },
         _render_size,
     ),

@@ -154,6 +154,20 @@ BALANCERS = (
             "4:32: `max_inflight` in `services.cart.limits`: found `0`, expected at least 1",
         ),
         (
+            "limits: {max_held_bytes: 512}",
+            (
+                "4:34: `max_held_bytes` in `services.cart.limits`: found `512`, expected a size "
+                "from `1KiB` to `1024GiB`"
+            ),
+        ),
+        (
+            "limits: {max_held_bytes_per_endpoint: none}",
+            (
+                "4:47: `max_held_bytes_per_endpoint` in `services.cart.limits`: found `none`, "
+                "expected a size from `1KiB` to `1024GiB`, or `unlimited`"
+            ),
+        ),
+        (
             "limits: {max_inflight: 4294967296}",
             (
                 "4:32: `max_inflight` in `services.cart.limits`: found `4294967296`, "
