@@ -681,7 +681,7 @@ fn next_routing(
                 service.apply_config(wanted.clone());
                 Arc::clone(service)
             }
-            None => Arc::new(Service::new(wanted.clone(), seed)),
+            None => Service::new(wanted.clone(), seed).shared(),
         };
         for authority in &wanted.authorities {
             authorities.push((authority.clone(), Arc::clone(&service)));
@@ -700,7 +700,7 @@ fn next_routing(
                 inbound.apply_config(wanted);
                 Arc::clone(service)
             }
-            None => Arc::new(Service::in_front_of(name, wanted, seed)),
+            None => Service::in_front_of(name, wanted, seed).shared(),
         };
         left.extend(service.apply_endpoints(wanted.endpoints()).1);
         services.insert(name.clone(), service);

@@ -2,8 +2,10 @@
 //!
 //! Whatever a pick needs agrees by construction, because it stands in one immutable [`Snapshot`]
 //! behind one atomic load. Writers (policy, discovery, the pool that finds an endpoint dead) build
-//! the next snapshot under a mutex, off the path of calls, and swap it in.
+//! the next snapshot under a mutex, off the path of calls, and swap it in; those on a data thread do
+//! it beside that thread where the set is large.
 
+mod beside;
 mod learning;
 
 use std::collections::{HashMap, HashSet};
@@ -196,6 +198,7 @@ pub struct Service {
     snapshot: ArcSwap<Snapshot>,
     /// When [`Service::maintain`] has something to do next.
     due_ns: AtomicU64,
+    beside: beside::Beside,
     writer: Mutex<Writer>,
 }
 
@@ -259,6 +262,7 @@ impl Service {
             connections: Arc::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
             due_ns: AtomicU64::new(0),
+            beside: beside::Beside::default(),
             writer: Mutex::new(Writer {
                 config,
                 rng,
@@ -409,17 +413,16 @@ impl Service {
         } else if let Some(inbound) = &self.inbound {
             inbound.server_started();
         }
-        let mut writer = self.writer.lock();
-        let current = self.snapshot.load();
-        self.republish(&mut writer, &current);
+        self.refresh();
     }
 
     /// Has whoever may take calls decided anew, if `change` says that an endpoint has changed.
     pub(crate) fn reconsider(&self, change: impl FnOnce(&Settings) -> bool) {
-        let mut writer = self.writer.lock();
-        let current = self.snapshot.load();
-        if change(&current.settings) {
-            self.republish(&mut writer, &current);
+        let writer = self.writer.lock();
+        let changed = change(&self.snapshot.load().settings);
+        drop(writer);
+        if changed {
+            self.refresh();
         }
     }
 
@@ -507,13 +510,22 @@ impl Service {
             }
         }
         self.set_due(&current, writer.judged_ns);
+        drop(writer);
         if changed {
-            self.republish(&mut writer, &current);
+            self.refresh();
         }
     }
 
-    /// Ejects for failures in a row.
+    /// Ejects for failures in a row. Where that finds no thread, as many failures more ask again.
     fn eject(&self, endpoint: &Arc<Endpoint>, now_ns: u64) {
+        let Some(this) = self.if_large() else {
+            return self.eject_now(endpoint, now_ns);
+        };
+        let endpoint = Arc::clone(endpoint);
+        beside::run(move || this.eject_now(&endpoint, now_ns));
+    }
+
+    fn eject_now(&self, endpoint: &Arc<Endpoint>, now_ns: u64) {
         let mut writer = self.writer.lock();
         let current = self.snapshot.load();
         let mut members = current.members.iter();

@@ -13,14 +13,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use attnroute_dataplane::address::Address;
-use attnroute_dataplane::attempt::RequestInfo;
+use attnroute_dataplane::attempt::{RequestInfo, Sample};
 use attnroute_dataplane::balancer::{Balancer, View};
 use attnroute_dataplane::config::{
     BalancerConfig, ChoiceCount, EndpointSetConfig, PathMatch, RouteConfig, RulesConfig,
     ServiceConfig, ServiceLimits,
 };
 use attnroute_dataplane::deadline;
-use attnroute_dataplane::endpoint::{Endpoint, Member};
+use attnroute_dataplane::endpoint::{Endpoint, Member, Outcome};
+use attnroute_dataplane::grpc::Code;
 use attnroute_dataplane::histogram::Histogram;
 use attnroute_dataplane::rng::Rng;
 use attnroute_dataplane::route::{check_authority, Authorities, Routes};
@@ -32,6 +33,7 @@ struct Counting;
 thread_local! {
     /// Of this thread: others of the test runner allocate when they like.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: every call goes to the system's allocator with the arguments it came with; the counter
@@ -39,6 +41,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        BYTES.with(|bytes| bytes.set(bytes.get() + layout.size()));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
@@ -56,6 +59,12 @@ fn allocations(run: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
     run();
     ALLOCATIONS.with(Cell::get) - before
+}
+
+fn allocated_bytes(run: impl FnOnce()) -> usize {
+    let before = BYTES.with(Cell::get);
+    run();
+    BYTES.with(Cell::get) - before
 }
 
 fn members(static_weight: impl Fn(u16) -> f32) -> Vec<Member> {
@@ -160,6 +169,45 @@ fn a_change_among_ten_thousand_endpoints_leaves_nothing_to_build_for_a_pick() {
         assert_eq!(allocations(&mut pick), 0, "{config:?}");
     }
 }
+
+#[test]
+fn what_a_data_thread_finds_out_of_one_of_many_is_worked_out_beside_it() {
+    let json = r#"{"name":"cart","authorities":[],"outlier_detection":{"consecutive_errors":1}}"#;
+    let service = Service::new(ServiceConfig::parse(json.as_bytes()).expect("valid"), 1).shared();
+    service.apply_endpoints(large_set(0));
+    let member = |index: usize| Arc::clone(&service.snapshot().members[index].endpoint);
+    let until_usable = |count: usize| {
+        let is_there = (0..60_000).any(|_| {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+            service.snapshot().usable.len() == count
+        });
+        assert!(is_there, "{count} of {}", service.snapshot().usable.len());
+    };
+    for index in 0..20 {
+        let dead = member(index);
+        // A thread is started, or was asked already: nothing that grows with the set.
+        assert!(allocated_bytes(|| service.set_failing(&dead, true)) < STARTED);
+    }
+    until_usable(9_980);
+    let mut rng = Rng::new(1);
+    let snapshot = service.snapshot();
+    let attempt = service
+        .begin_attempt(&snapshot, 0, RequestInfo::default(), &mut rng)
+        .expect("somebody is usable");
+    let failed = Sample::new(Outcome::Answered(Code::Unavailable), 1);
+    assert!(allocated_bytes(|| service.end_attempt(attempt, 0, &failed)) < STARTED);
+    until_usable(9_979);
+    service.set_failing(&member(0), false);
+    until_usable(9_980);
+    // One that is not shared does it here, and that takes what grows with the set.
+    let alone = Service::new(ServiceConfig::parse(json.as_bytes()).expect("valid"), 1);
+    alone.apply_endpoints(large_set(0));
+    let dead = Arc::clone(&alone.snapshot().members[0].endpoint);
+    assert!(allocated_bytes(|| alone.set_failing(&dead, true)) > 9 * STARTED);
+}
+
+/// Bytes that starting a thread takes at most; the indices of 10,000 endpoints alone are 40,000.
+const STARTED: usize = 4_096;
 
 #[test]
 fn a_pick_under_every_rule_allocates_nothing() {
