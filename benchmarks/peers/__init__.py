@@ -38,6 +38,7 @@ class Peer:
     child: its process; None for direct calls.
     config: the configuration it runs with, as shown in the report.
     calls_counted: reads how many calls the proxy's own metrics counted, where that is checked.
+    metrics: reads its metrics page, where there is one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Peer:
     child: Child | None
     config: str
     calls_counted: Callable[[], int] | None = None
+    metrics: Callable[[], str] | None = None
 
 
 Starter = Callable[[Launch, ExitStack], Peer]

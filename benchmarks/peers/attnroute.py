@@ -20,19 +20,23 @@ listeners:
 services:
   %(authority)s:
     authorities: [%(authority)s]
-    balancer: {type: least_request, choice_count: 2}
+    balancer: %(balancer)s
     endpoints:
       static:
 %(endpoints)s
 """
 
 
-def start(launch: Launch, stack: ExitStack, *, extra: str = "") -> Peer:
+BALANCER = "{type: least_request, choice_count: 2}"
+
+
+def start(launch: Launch, stack: ExitStack, *, extra: str = "", balancer: str = BALANCER) -> Peer:
     """Start the sidecar and wait for the ports it reports. extra: more keys of its policy."""
     if not launch.tools.attnroute.exists():
         raise BenchmarkError("`attnroute` is not installed beside this Python; run `scripts/setup`")
     text = extra + _CONFIG % {
         "authority": AUTHORITY,
+        "balancer": balancer,
         "endpoints": "\n".join(
             f"        - 127.0.0.1:{endpoint}" for endpoint in launch.endpoint_ports
         ),
@@ -53,13 +57,15 @@ def start(launch: Launch, stack: ExitStack, *, extra: str = "") -> Peer:
         port=int(address.rpartition(":")[2]),
         child=child,
         config=text,
-        calls_counted=lambda: _scrape_calls(metrics_url),
+        calls_counted=lambda: count_calls(_scrape(metrics_url)),
+        metrics=lambda: _scrape(metrics_url),
     )
 
 
-def _scrape_calls(url: str) -> int:
+def _scrape(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return count_calls(answer.read().decode())
+        text: str = answer.read().decode()
+        return text
 
 
 def count_calls(exposition: str) -> int:

@@ -59,14 +59,19 @@ def _literal(index: bytes, value: str) -> bytes:
     return index + bytes([len(value)]) + value.encode()
 
 
-# POST and http by static index, the rest as literals that no table remembers.
-REQUEST = (
-    b"\x83\x86"
-    + _literal(b"\x04", PATH)
-    + _literal(b"\x01", AUTHORITY)
-    + _literal(b"\x0f\x10", "application/grpc")
-    + _literal(b"\x00\x02te", "trailers")
-)
+def request(path: str) -> bytes:
+    """Header block of a call: POST and http by static index, the rest as literals that no table
+    remembers."""
+    return (
+        b"\x83\x86"
+        + _literal(b"\x04", path)
+        + _literal(b"\x01", AUTHORITY)
+        + _literal(b"\x0f\x10", "application/grpc")
+        + _literal(b"\x00\x02te", "trailers")
+    )
+
+
+REQUEST = request(PATH)
 RESPONSE = b"\x88" + _literal(b"\x0f\x10", "application/grpc")
 
 

@@ -418,7 +418,7 @@ impl Drop for Open {
 
 async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
     if open.0.config.load().mode == ListenerMode::Connect {
-        return connect::serve(thread, &open.0, socket).await;
+        return Box::pin(connect::serve(thread, &open.0, socket)).await;
     }
     let timeout = Duration::from_millis(thread.shared.routing.load().timeouts.handshake_ms);
     let sniffed = tokio::select! {
@@ -442,7 +442,7 @@ async fn serve(thread: &Rc<Thread>, open: &Open, mut socket: Socket) {
                 .await
                 .is_ok()
             {
-                close_gently(socket).await;
+                Box::pin(close_gently(socket)).await;
             }
         }
     }
@@ -453,10 +453,11 @@ pub(crate) async fn speak_http2(thread: &Rc<Thread>, way: &Way, mut socket: Sock
     socket.join_writes();
     let socket = Rc::new(RefCell::new(socket));
     server::serve(thread, way, Rewound::new(&socket, head)).await;
-    // HTTP/2 is over and has given its half back.
+    // HTTP/2 is over and has given its half back. What reads the rest is as large as its buffer and
+    // stands apart: a connection that is open need not hold it.
     if let Some(socket) = Rc::into_inner(socket) {
         tokio::select! {
-            () = close_gently(socket.into_inner()) => {}
+            () = Box::pin(close_gently(socket.into_inner())) => {}
             () = thread.force.cancelled() => {}
         }
     }
