@@ -2,8 +2,7 @@
 
 Routing health: probabilities that collapse onto few endpoints answer well until their queues grow.
 Watched are the usage of endpoints relative to an even share (smallest, standard deviation) and the
-entropy of P. A collapse that lasts calls for the fluid split: the shares that make time and queues
-least if every class goes by them (docs/model.md, "Training").
+entropy of P. A collapse that lasts calls for the split that `features.split` solves.
 
 Promotion: a candidate replaces what serves only if it has won on scrapes that it had not seen.
 """
@@ -22,12 +21,8 @@ __all__ = [
     "Health",
     "HealthLimits",
     "HealthWatch",
-    "fluid_split",
     "refusal",
 ]
-
-_ITERATIONS = 60
-_LOAD_MAX = 0.97
 
 
 @dataclass(frozen=True)
@@ -90,32 +85,6 @@ class HealthWatch:
         """Whether the routing has to be balanced again."""
         self.sustained = self.sustained + 1 if health.collapsed(self.limits) else 0
         return self.sustained >= self.limits.scrapes
-
-
-def fluid_split(
-    *, rate: Array, cost_s: Array, rtt_s: Array, concurrency: Array, start: Array
-) -> Array:
-    """The split that makes time and queues least, [C, E]; rows sum to 1.
-
-    rate: [C], calls a second; cost_s: S, [C, E]; rtt_s, concurrency: [E]; start: P, [C, E].
-    Exponentiated gradient, 60 steps of 0.6/(1 + it/10), exponent cut off at 2, load at 0.97, queue
-    r^e/(1 - r) with e = sqrt(2(c + 1)) (docs/model.md, "Training").
-    """
-    size = start.shape[1]
-    split = 0.9 * start + 0.1 / size
-    exponent = np.sqrt(2.0 * (concurrency + 1.0))
-    for iteration in range(_ITERATIONS):
-        load = (rate[:, None] * split * cost_s).sum(axis=0) / concurrency
-        r = np.clip(load, 1e-4, _LOAD_MAX)
-        # d/d rho of r^e/(1 - r).
-        slope = r ** (exponent - 1) * (exponent * (1 - r) + r) / (1 - r) ** 2
-        slope = np.where(load > _LOAD_MAX, slope * (load / _LOAD_MAX), slope)
-        gradient = rtt_s + cost_s * (1.0 + slope / concurrency)
-        relative = gradient / gradient.min(axis=1, keepdims=True) - 1.0
-        step = 0.6 / (1.0 + iteration / 10.0)
-        split = split * np.exp(-np.minimum(step * relative, 2.0))
-        split /= split.sum(axis=1, keepdims=True)
-    return np.asarray(split)
 
 
 @dataclass(frozen=True)

@@ -204,12 +204,10 @@ class Replay:
         calls = attribution.calls
         served_s = attribution.latency_s - calls * np.nan_to_num(scrape.rtt_s)
         met = scrape.inflight * calls
-        nothing = np.zeros(len(columns))
+        # The page for training has neither utilization nor rates: those rows stay 0, unknown.
+        told = np.stack((calls, served_s, expected[: len(columns)], met, calls, met))
         part = np.zeros((CONCURRENCY_COLUMNS, size))
-        stacked = np.stack(
-            (calls, served_s, expected[: len(columns)], met, calls, met, nothing, nothing)
-        )
-        part[:, columns[known]] = stacked[:, known]
+        part[: len(told), columns[known]] = told[:, known]
         self._learner.observe(part)
 
     def _prune(self, scrape: Scrape) -> None:

@@ -22,10 +22,12 @@ from torch import Tensor
 
 from attnroute.errors import AttnrouteError
 from attnroute.features.schema import schema_hash
+from attnroute.features.split import solve
+from attnroute.features.table import Array
 from attnroute.model.loss import Losses, Target, losses
 from attnroute.model.network import Routed, Router, RouterConfig
 from attnroute.scoring.guardrail import Gate, quasi_loss
-from attnroute.train.gates import Health, HealthLimits, HealthWatch, fluid_split
+from attnroute.train.gates import Health, HealthLimits, HealthWatch
 from attnroute.train.replay import Sample
 
 __all__ = ["Cycle", "StateError", "Training", "TrainingConfig", "inputs_of", "target_of"]
@@ -78,7 +80,7 @@ def inputs_of(sample: Sample) -> dict[str, Tensor]:
 def target_of(sample: Sample) -> Target:
     """What its loss takes."""
 
-    def tensor(values: np.ndarray) -> Tensor:
+    def tensor(values: Array) -> Tensor:
         return torch.from_numpy(values.astype(np.float32))
 
     return Target(
@@ -224,11 +226,15 @@ class Training:
         return training
 
 
-def _fluid(sample: Sample, routed: Routed) -> np.ndarray:
-    return fluid_split(
-        rate=sample.rate,
-        cost_s=routed.cost_s.detach().numpy().astype(np.float64),
-        rtt_s=sample.matrices.rtt_s.astype(np.float64),
+def _fluid(sample: Sample, routed: Routed) -> Array:
+    """The split that makes time and queues least for what the router thinks, [C, E]."""
+    cost_s = routed.cost_s.detach().numpy().astype(np.float64)
+    split = solve(
+        calls=sample.rate[None],
+        service_s=cost_s,
+        rtt_s=sample.matrices.rtt_s[None].astype(np.float64),
         concurrency=sample.concurrency,
-        start=routed.probability.detach().numpy().astype(np.float64),
+        # Not from P: it has collapsed, and what is nearly 0 takes long to come back.
+        begun=np.full((1, *cost_s.shape), 1.0 / cost_s.shape[1]),
     )
+    return np.asarray(split[0], dtype=np.float64)

@@ -7,13 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.support.graphs import exported
 from tests.support.scrapes import scrape
 from tests.unit.model.test_network import trained
 
-from attnroute.bundle import Bundle
+from attnroute.bundle import Bundle, read, write
+from attnroute.features.schema import schema_hash
 from attnroute.features.window import BUCKETS
-from attnroute.model.export import bundle_of, export_graphs, run_graphs
+from attnroute.model.export import bundle_of, router_of, run_graphs, with_weights
+from attnroute.model.network import RouterConfig
 from attnroute.telemetry.increases import Increases
+from attnroute.train.__main__ import main
 from attnroute.train.gates import CandidateLimits
 from attnroute.train.online import OnlineConfig, OnlineTraining
 from attnroute.train.trainer import TrainingConfig
@@ -51,11 +55,11 @@ def weights(online: OnlineTraining) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def start() -> Bundle:
-    """A bundle to begin from, exported once."""
+    """A bundle to begin from."""
     router = trained()
     return bundle_of(
         router, name="d", version="1.0.0", trained={}, metrics={}, card="",
-        graphs=export_graphs(router),
+        graphs=with_weights(exported(), router),
     )  # fmt: skip
 
 
@@ -116,3 +120,37 @@ def test_from_a_bundle_to_a_bundle(tmp_path: Path, start: Bundle) -> None:
     assert (bundle.probe.outputs["cost_s"] != before).any()
     assert online.training.optimiser.param_groups[0]["lr"] == 1e-3
     online.close()
+
+
+def test_a_default_model_is_made_by_one_command(
+    tmp_path: Path, start: Bundle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From worlds to a bundle that passes every check; a second time the worlds are read."""
+    known = write(tmp_path / "known", start)
+    arguments = ["pretrain", str(tmp_path), "--worlds", "5", "--seconds", "3", "--steps", "3",
+                 "--cache", str(tmp_path / "cache"), "--graphs", str(known),
+                 "--plot", str(tmp_path / "losses.png")]  # fmt: skip
+    assert main(arguments) == 0
+    bundle = read(tmp_path / "default" / "1.0.0", expected_schema=schema_hash())
+    assert bundle.manifest.metrics["parity"] <= 1e-5
+    assert {
+        "gain_held_out",
+        "gain_trained",
+        "int8_rank_agreement",
+    } <= bundle.manifest.metrics.keys()
+    assert "pretrain" in str(bundle.manifest.trained["command"])
+    assert f"`{bundle.manifest.feature_schema}`" in bundle.card
+    assert sum(path.stat().st_size for path in (tmp_path / "default" / "1.0.0").iterdir()) < 2e6
+    assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
+    assert router_of(bundle).config == start_config(start)
+    assert "bytes; {" in capsys.readouterr().out
+    played = sorted((tmp_path / "cache").rglob("*.log"))
+    before = [path.stat().st_mtime_ns for path in played]
+    assert main([*arguments, "--version", "1.0.1", "--steps", "1"]) == 0
+    assert [path.stat().st_mtime_ns for path in played] == before
+    assert len(played) == 5
+
+
+def start_config(bundle: Bundle) -> RouterConfig:
+    """The shape of the network that a bundle names."""
+    return router_of(bundle).config

@@ -16,7 +16,6 @@ from attnroute.train.gates import (
     Health,
     HealthLimits,
     HealthWatch,
-    fluid_split,
     refusal,
 )
 from attnroute.train.replay import Replay, Sample, samples
@@ -163,28 +162,6 @@ def test_a_collapsed_routing_is_pulled_apart() -> None:
     assert cycles[0].health.usage_min < 0.2
     assert training.rebalancings > 0
     assert cycles[-1].health.usage_min > 0.15
-
-
-def test_the_fluid_split_shares_by_speed() -> None:
-    split = fluid_split(
-        rate=np.array([60.0]),
-        cost_s=np.array([[0.01, 0.01, 0.04]]),
-        rtt_s=np.zeros(3),
-        concurrency=np.ones(3),
-        start=np.full((1, 3), 1 / 3),
-    )
-    assert split.sum() == pytest.approx(1.0)
-    assert split[0, 0] == pytest.approx(split[0, 1], rel=1e-3)
-    assert split[0, 2] < 0.15, "at load 0.3 each of the fast ones is better than the slow one"
-    # With more calls than the two can do the third has to take its part.
-    busy = fluid_split(
-        rate=np.array([190.0]),
-        cost_s=np.array([[0.01, 0.01, 0.04]]),
-        rtt_s=np.zeros(3),
-        concurrency=np.ones(3),
-        start=split,
-    )
-    assert busy[0, 2] > split[0, 2]
 
 
 @pytest.mark.parametrize(
