@@ -50,7 +50,7 @@ def page(
     ]
     for scenario in scenarios:
         table, model = runs[scenario.name, TABLE], runs[scenario.name, network]
-        cells = []
+        cells, verdict = [], "-"
         for key in ("mean_ms", "p99_ms"):
             own, base = [one[key] for one in model], [one[key] for one in table]
             if None in own or None in base:
