@@ -3,7 +3,8 @@
 One sidecar, by default with 30 endpoints and 32 request classes, a trainer and a scrape of
 `/metrics/training` each 5 s, under a light load that keeps every cell moving. What Python takes
 does not depend on the load: it is once a second. Prints milliseconds of CPU per second for the
-threads that forward and for all others, with learning and, in a second run, without it.
+threads that forward and for all others, and the memory that the process has in the end, with
+learning and, in a second run, without it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ def thread_cpu_s(pid: int) -> dict[str, float]:
         used = rest.split()
         found[name] = found.get(name, 0.0) + (int(used[11]) + int(used[12])) * tick_s
     return found
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def start(stack: ExitStack, command: str, config: Path, text: str) -> tuple[int, Any]:
@@ -124,6 +131,7 @@ async def run(options: argparse.Namespace, *, learning: bool) -> None:
             await asyncio.to_thread(scrape, bound["admin"]["http"])
         calls = await load
         after, took_s = thread_cpu_s(pid), time.monotonic() - began_s
+        memory_mb = resident_mb(pid)
     await server.stop(None)
     spent = {name: (cpu_s - before.get(name, 0.0)) / took_s for name, cpu_s in after.items()}
     forwarding = sum(cpu for name, cpu in spent.items() if name.startswith(DATA_THREADS))
@@ -132,7 +140,8 @@ async def run(options: argparse.Namespace, *, learning: bool) -> None:
     print(
         f"{kind}: {options.endpoints} endpoints, {options.classes} classes, "
         f"{calls / took_s:.0f} calls/s: Python {others * 1000:.1f} ms/s "
-        f"({others:.2%} of a core), forwarding {forwarding * 1000:.1f} ms/s"
+        f"({others:.2%} of a core), forwarding {forwarding * 1000:.1f} ms/s, "
+        f"resident {memory_mb:.0f} MB"
     )
     for name, cpu in sorted(spent.items(), key=lambda item: -item[1]):
         if cpu > 1e-4:
