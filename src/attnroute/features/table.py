@@ -386,7 +386,7 @@ class ConcurrencyLearner:
     does not hang on c: an endpoint that works on c calls at a time has at least c times its
     utilization u in it. By Little's law it has rate times latency W in it, hence c is at most
     b = rate W/u, with rate and u from the same reports; where little waits, b is hardly more than
-    c. The median of b counts, of the windows with u up to 0.85: beyond, a queue looks like workers.
+    c. Of that the P10 counts, of the windows with u up to 0.85: beyond, a queue looks like workers.
     Where no rate is reported, b is the mean number met by others over u, and its P10 counts; u is
     taken to be 1 where it is not reported either.
     """
@@ -475,8 +475,8 @@ class ConcurrencyLearner:
         bounds = np.sort(self._bound[changed], axis=1)
         telling = np.isfinite(bounds).sum(axis=1)
         p = self.parameters
-        middle = np.where(telling >= p.windows_min, telling // 2, p.windows - 1)
-        quantile = np.where(self._by_rate[changed], middle, self._count[changed] // 10)
+        least = np.where(telling >= p.windows_min, telling // 10, p.windows - 1)
+        quantile = np.where(self._by_rate[changed], least, self._count[changed] // 10)
         bound = bounds[np.arange(len(changed)), quantile]
         now = np.clip(np.minimum(most, np.floor(bound)), 1.0, 2.0 * self.learned[changed])
         # Slow whatever is in it, or busy all the time: neither says how many it works on.
