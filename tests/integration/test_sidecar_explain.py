@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.test_sidecar_commands import attnroute
 from tests.support.sidecar import Sidecar, minimal_policy
 from tests.support.sync_peer import SERVICE, sync_channel, sync_peer, unary
@@ -79,6 +80,34 @@ def test_explanation_weights_and_records_agree(start_sidecar: Start, tmp_path: P
     assert other.returncode == 1
     assert other.stdout.startswith("picks.jsonl:20: recorded ")
     assert other.stdout.endswith("19 picks identical, 1 different\n")
+
+
+@pytest.mark.parametrize("selection", ["greedy", "sampling"])
+def test_picks_by_weights_are_explained_and_compute_again(
+    start_sidecar: Start, tmp_path: Path, selection: str
+) -> None:
+    with sync_peer() as first, sync_peer() as second:
+        policy = learned_policy(first.address, second.address)
+        policy = policy.replace("type: learned", f"type: learned, selection: {selection}")
+        sidecar = start_sidecar(policy)
+        with sync_channel(sidecar.address) as channel:
+            unary(channel)
+            until_blocking(lambda: explained(sidecar, "--method", METHOD)["table_epoch"], "a table")
+            for _ in range(20):
+                unary(channel)
+        answer = explained(sidecar, "--method", METHOD)
+        picks = attnroute("picks", "cart", "--last", "20", "--json", admin=sidecar.admin).stdout
+    weights = {row["address"]: row["weight"] for row in answer["endpoints"]}
+    assert answer["margin"] is None
+    assert weights[answer["chosen"]] >= weights[answer["runner_up"]]
+    compared = [len(json.loads(line)["learned"]["compared"]) for line in picks.splitlines()]
+    assert compared == [1] * 20
+    file = tmp_path / "picks.jsonl"
+    file.write_text(picks, encoding="utf-8")
+    again = subprocess.run(
+        [*ATTNROUTE, "replay", str(file)], capture_output=True, text=True, check=False
+    )
+    assert again.stdout.endswith("20 picks identical, 0 different\n"), again.stdout + again.stderr
 
 
 def test_what_is_no_record_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -129,12 +129,18 @@ fn by_costs(
             })
         })
         .collect();
+    let by_probability = rule.is_by_probability(snapshot.view(), now_ns, request.class);
     examined.sort_by(|one, other| {
+        if by_probability {
+            let [one, other] =
+                [one, other].map(|one| row.map_or(0.0, |row| row.probability[one.index as usize]));
+            return other.total_cmp(&one);
+        }
         let weighted = [one, other].map(|one| one.costs.weighted_s[0]);
         weighted[0].total_cmp(&weighted[1])
     });
     let margin_s = match &*examined {
-        [first, second, ..] => {
+        [first, second, ..] if !by_probability => {
             let [first, second] = [first, second].map(|one| f64::from(one.costs.weighted_s[0]));
             Some(second - first)
         }

@@ -305,6 +305,13 @@ class Learned(Strict):
         description="Endpoints that are drawn by the routing probabilities and compared where "
         "there are more.",
     )
+    selection: Literal["live", "greedy", "sampling"] = Field(
+        default="live",
+        description="Who gets a call while scores are fresh: `live`, the least cost by scores and "
+        "by how busy endpoints are now; `greedy`, the largest weight of its class; `sampling`, one "
+        "drawn by these weights. The last two do not look at queues: for study, or for services "
+        "that are never busy.",
+    )
     overload_split: bool = Field(
         default=False,
         description="Whether a choice with more than three times the calls that it works on gives "

@@ -135,6 +135,7 @@ def test_defaults_of_balancers_are_the_data_planes(name: str) -> None:
         "None": None,
         "Vec::new()": [],
         "ProbeSource::Reports": "reports",
+        "Selection::Live": "live",
         "true": True,
         "false": False,
         "Box::default()": {

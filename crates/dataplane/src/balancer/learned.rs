@@ -9,6 +9,7 @@
 
 pub mod cost;
 mod reading;
+mod selection;
 mod shown;
 mod tail;
 pub mod trace;
@@ -22,7 +23,7 @@ use self::cost::{costs, each, Costs, Factors, Read, LANES};
 use super::{Balancer, Rule, View};
 use crate::attempt::{Attempt, Probe, RequestClass, RequestInfo, Sample};
 use crate::class::ClassSet;
-use crate::config::{LearnedConfig, CANDIDATES_MAX};
+use crate::config::{LearnedConfig, Selection, CANDIDATES_MAX};
 use crate::endpoint::Endpoint;
 use crate::ledger::{Expected, REPORT_AGE_MAX_NS};
 use crate::orca::LoadReport;
@@ -79,6 +80,7 @@ pub struct Learned {
     usable: Box<[u64]>,
     /// By member.
     static_weights: Box<[f32]>,
+    selection: Selection,
     full_scan_up_to: usize,
     candidates: usize,
     overload_split: bool,
@@ -163,6 +165,7 @@ impl Learned {
             },
             usable: usable.into(),
             static_weights: view.members.iter().map(|one| one.static_weight).collect(),
+            selection: config.selection,
             full_scan_up_to: config.full_scan_up_to as usize,
             candidates: (config.candidates as usize).min(CANDIDATES_MAX),
             overload_split: config.overload_split,
@@ -175,7 +178,7 @@ impl Learned {
 
     /// Usable endpoints up to which nobody draws by the routing probabilities.
     pub(crate) fn scan_max(config: &LearnedConfig) -> usize {
-        if config.overload_split {
+        if config.overload_split || config.selection == Selection::Sampling {
             0
         } else {
             config.full_scan_up_to as usize
@@ -254,6 +257,11 @@ impl Learned {
         }
         if let Some(index) = view.rising(now_ns, rng).filter(|index| takes(*index)) {
             return Some((index, self.reason(&ask)));
+        }
+        if self.selection != Selection::Live && ask.age == Age::Fresh {
+            if let Some(index) = self.select(&ask, rng, &takes) {
+                return Some((index, self.reason(&ask)));
+            }
         }
         let best = if view.usable.len() <= self.full_scan_up_to {
             self.least(&ask, view.usable, rng, &takes)
@@ -388,7 +396,7 @@ impl Learned {
 
     /// Whether all of that many endpoints are compared.
     pub(crate) fn scans(&self, count: usize) -> bool {
-        count <= self.full_scan_up_to
+        self.selection != Selection::Sampling && count <= self.full_scan_up_to
     }
 
     fn examine_one(&self, ask: &Ask<'_>, index: u32) -> Examined {

@@ -9,6 +9,19 @@ use crate::error::ConfigError;
 /// Candidates of a pick at most; it keeps them on the stack.
 pub const CANDIDATES_MAX: usize = 64;
 
+/// Who of the endpoints gets a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    /// The least cost by scores and by how busy endpoints are now.
+    #[default]
+    Live,
+    /// The largest routing probability.
+    Greedy,
+    /// One drawn by the routing probabilities.
+    Sampling,
+}
+
 /// `learned`. Symbols are those of docs/model.md; every factor of 0 and every `false` switches its
 /// term off.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -16,6 +29,8 @@ pub const CANDIDATES_MAX: usize = 64;
 pub struct LearnedConfig {
     /// Who picks when nothing was published for `fallback_after_ms`, and for `holdout`.
     pub fallback: Box<BalancerConfig>,
+    /// Who gets a call while the scores are fresh.
+    pub selection: Selection,
     /// Usable endpoints up to which all are compared.
     pub full_scan_up_to: u32,
     /// Endpoints that are drawn and compared where there are more, 1..=64.
@@ -62,6 +77,7 @@ impl Default for LearnedConfig {
     fn default() -> Self {
         Self {
             fallback: Box::default(),
+            selection: Selection::Live,
             full_scan_up_to: 100,
             candidates: 16,
             overload_split: false,

@@ -22,6 +22,8 @@ use crate::rng::Rng;
 use crate::score_table::{Scores, ScoresError};
 use crate::service::{Service, Snapshot};
 
+mod selection;
+
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 const OK: Outcome = Outcome::Answered(Code::Ok);
@@ -663,6 +665,8 @@ fn a_record_computes_again_bit_for_bit_and_tells_what_was_changed() {
         json!({}),
         json!({"full_scan_up_to": 5, "candidates": 4}),
         json!({"overload_split": true, "kind_ratio": false}),
+        json!({"selection": "greedy"}),
+        json!({"selection": "sampling"}),
     ] {
         let mut bench = Bench::new(20, 2, settings);
         let mut rng = Rng::new(3);
