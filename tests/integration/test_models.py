@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from tests.integration.test_sidecar_commands import attnroute
 from tests.support.models import lying_bundle, write_small
 from tests.support.sidecar import Sidecar, minimal_policy
 from tests.support.sync_peer import SyncPeer, sync_channel, sync_peer, unary
@@ -103,6 +105,14 @@ def test_a_bundle_serves_and_others_take_its_place_under_load(tmp_path: Path) ->
             (gate,) = client.get_weights("cart").scorers
             assert (gate.scorer, gate.version, gate.stage) == ("attention", "1.2.0", "serving")
             assert 0 <= gate.weight <= 1
+            asked = ("weights", "cart"), ("explain", "cart", "--method", "/a.B/C")
+            for command in asked:
+                text = attnroute(*command, admin=f"unix:{tmp_path}/admin.sock").stdout
+                shown = [line.split() for line in text.splitlines()]
+                assert ["attention", "1.2.0", "serving"] in [line[:3] for line in shown], text
+                done = attnroute(*command, "--json", admin=f"unix:{tmp_path}/admin.sock")
+                (one,) = json.loads(done.stdout)["scorers"]
+                assert (one["scorer"], one["stage"]) == ("attention", "serving")
             ends = {"stage": "rolled_back", "cause": "operator"}
             assert sidecar.metric("attnroute_model_ends_total", **ends) == 1
         assert load.calls > 50

@@ -43,14 +43,19 @@ def command(
     parsed = dict(map(_header, headers))
     with open_client(admin) as client:
         answer = client.explain(service, method, message_bytes=message_bytes, headers=parsed)
+        # Only a score table has scorers beside it.
+        gates = client.get_model().scorers if answer.table_epoch else []
+    scorers = [gate for gate in gates if gate.service == service]
     from attnroute.cli.explained import explain_document, explain_lines, explain_table
+    from attnroute.cli.gates import gates_document, with_gates
     from attnroute.cli.tables import make_console
 
     if as_json:
-        click.echo(json.dumps(explain_document(answer)))
+        document = {**explain_document(answer), "scorers": gates_document(scorers)}
+        click.echo(json.dumps(document))
         return
     console = make_console()
-    console.print(explain_table(answer))
+    console.print(with_gates(explain_table(answer), scorers))
     for line in explain_lines(answer):
         console.print(line, highlight=False)
 

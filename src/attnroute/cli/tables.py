@@ -7,11 +7,12 @@ import os
 import sys
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnroute._proto.admin.v1 import admin_pb2 as pb
+from attnroute.cli.gates import gates_document, with_gates
 
 _NONE = "-"
 
@@ -40,6 +41,11 @@ def make_console() -> Console:
 def state_name(state: int) -> str:
     """The state in words, as in the policy reference."""
     return _STATES.get(state, ("unknown", ""))[0]
+
+
+def weights_view(answer: pb.GetWeightsResponse) -> RenderableType:
+    """The weights, and below them the gates of scorers where the service has some."""
+    return with_gates(weights_table(answer), answer.scorers)
 
 
 def weights_table(answer: pb.GetWeightsResponse) -> Table:
@@ -86,6 +92,7 @@ def weights_document(answer: pb.GetWeightsResponse) -> dict[str, Any]:
         "model": answer.model,
         "reason": answer.reason,
         "read_at": answer.read_at.ToJsonString(),
+        "scorers": gates_document(answer.scorers),
         "classes": [
             {
                 "request_class": weights.request_class,

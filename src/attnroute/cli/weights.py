@@ -63,21 +63,21 @@ def _print_json(answer: pb.GetWeightsResponse, indent: int | None = None) -> Non
 
 
 def _print_table(answer: pb.GetWeightsResponse) -> None:
-    from attnroute.cli.tables import make_console, weights_table
+    from attnroute.cli.tables import make_console, weights_view
 
-    make_console().print(weights_table(answer))
+    make_console().print(weights_view(answer))
 
 
 def _show_live(answers: Iterator[pb.GetWeightsResponse]) -> None:
     from rich.live import Live
 
-    from attnroute.cli.tables import make_console, weights_table
+    from attnroute.cli.tables import make_console, weights_view
 
     console = make_console()
     if not console.is_terminal:
         for answer in answers:
-            console.print(weights_table(answer))
+            console.print(weights_view(answer))
         return
     with Live(console=console, auto_refresh=False) as live:
         for answer in answers:
-            live.update(weights_table(answer), refresh=True)
+            live.update(weights_view(answer), refresh=True)
