@@ -12,12 +12,13 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from attnroute.clock import Clock
 from attnroute.fleet.client import FleetClient, FleetClientEvents, Identity
+from attnroute.fleet.messages import ModelReport
 from attnroute.parameters import gate_parameters, table_parameters
 from attnroute.policy.balancers import Learned
 from attnroute.policy.learning import GateKeys, TableKeys
@@ -39,7 +40,7 @@ class LearningEvents(LoopEvents, FleetClientEvents, Protocol):
 
 class Learning:
     """Made and used on one event loop. ticked: told how long a tick took, in seconds. seating:
-    who seats scorers beside the table."""
+    who seats scorers beside the table. models: what the fleet is told of a service's gates."""
 
     def __init__(
         self,
@@ -50,11 +51,13 @@ class Learning:
         identity: Identity,
         ticked: Callable[[float], None],
         seating: Seating | None = None,
+        models: Callable[[str], Sequence[ModelReport]] = lambda _: (),
     ) -> None:
         self._clock = clock
         self._events = events
         self._identity = identity
         self._ticked = ticked
+        self._models = models
         self._page = TrainingPage(
             sidecar_id=identity.sidecar_id.hex(),
             zone="",
@@ -107,6 +110,7 @@ class Learning:
                     self._clock,
                     self._events,
                     heard=self._spoke.set,
+                    models=self._models,
                 )
             self._fleet.replace(self._loop.tables(), zones)
 

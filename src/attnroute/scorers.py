@@ -21,6 +21,7 @@ from attnroute.bundle.signature import load_public_key
 from attnroute.clock import Clock
 from attnroute.errors import BundleError, PolicyError, Problem
 from attnroute.features.schema import schema_hash
+from attnroute.fleet.messages import ModelReport
 from attnroute.policy.load import LoadedPolicy
 from attnroute.policy.model import Model
 from attnroute.registry.client import (
@@ -147,10 +148,11 @@ class Scorers:
         if prepared.origin is None:
             self.rollout.stop()
             return
-        self._source = await asyncio.to_thread(self._source_of, prepared.origin, prepared.trust)
+        self._source = await self._source_of(prepared.origin, prepared.trust)
         self._following = asyncio.create_task(self._follow(self._source))
 
-    def _source_of(self, origin: _Origin, trust: Trust) -> BundleSource:
+    async def _source_of(self, origin: _Origin, trust: Trust) -> BundleSource:
+        """Made on the loop, to which the channel of a registry belongs."""
         if origin.directory is not None:
             root, name = origin.directory.parent, origin.directory.name
             return DirectorySource(root, name, origin.channel, trust, self._events)
@@ -158,7 +160,8 @@ class Scorers:
         cache = origin.cache
         if cache is None:
             if self._temporary is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="attnroute-models-"))
+                made = await asyncio.to_thread(tempfile.mkdtemp, prefix="attnroute-models-")
+                self._temporary = Path(made)
             cache = self._temporary
         return RegistrySource(
             origin.registry, origin.name, origin.channel, trust, self._events, cache=cache
@@ -221,6 +224,20 @@ class Scorers:
         return ScorersState(
             self.rollout.state(), (*self.rollout.seat_states(), *seats), where, channel
         )
+
+    def reports(self, service: str) -> list[ModelReport]:
+        """What the trainer is told of the service's gates, which moves channels by it."""
+        return [
+            ModelReport(
+                verdict.name,
+                verdict.version,
+                verdict.gain,
+                verdict.weight,
+                verdict.windows,
+                serving=verdict.serving,
+            )
+            for verdict in self.rollout.verdicts(service)
+        ]
 
     async def run(self) -> None:
         """Takes bundles, for ever."""

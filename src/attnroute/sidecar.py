@@ -205,6 +205,7 @@ class Sidecar:
             Identity(os.urandom(16), __version__),
             self._metrics.tick_duration.observe,
             self._scorers,
+            self._scorers.reports,
         )
         service = AdminService(
             self,

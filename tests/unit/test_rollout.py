@@ -180,6 +180,54 @@ async def test_worse_at_one_service_is_enough_to_be_refused() -> None:
         assert "`shop`" in world.reason("1.1.0")
 
 
+async def test_gates_tell_who_moves_channels_what_they_judge_and_what_they_ended() -> None:
+    async with World() as world:
+        assert world.rollout.verdicts("cart") == []
+        await world.offer(small_bundle("1.0.0", GOOD))
+        world.tick(count=2)
+        (good,) = world.rollout.verdicts("cart")
+        (seat,) = world.arbiters["cart"].seats
+        assert (good.name, good.version, good.windows) == ("default", "1.0.0", 2)
+        assert (good.gain, good.weight, good.serving) == (seat.gate.gd, seat.weight, True)
+        await world.offer(small_bundle("1.1.0", BAD))
+        world.tick()
+        _, shadow = world.rollout.verdicts("cart")
+        assert (shadow.version, shadow.windows, shadow.serving) == ("1.1.0", 1, False)
+        assert shadow.gain < 0
+        world.tick(count=5)
+        # Its gate is gone after three windows, but not what it said.
+        good, bad = world.rollout.verdicts("cart")
+        assert (good.version, good.windows) == ("1.0.0", 8)
+        assert (bad.version, bad.windows, bad.weight, bad.serving) == ("1.1.0", 3, 0.0, False)
+        assert bad.gain < shadow.gain
+        # What an operator ends, or what is overtaken, is not the bundle's fault.
+        await world.offer(small_bundle("1.2.0", GOOD))
+        world.tick()
+        await world.offer(small_bundle("1.3.0", 0.0))
+        told = [one.version for one in world.rollout.verdicts("cart")]
+        assert told == ["1.0.0", "1.3.0", "1.1.0"]
+        world.rollout.detach("cart")
+        assert world.rollout.verdicts("cart") == []
+
+
+async def test_the_gate_of_a_service_that_gained_is_told_as_it_was() -> None:
+    async with World() as world:
+        world.add("shop")
+        await world.offer(small_bundle("1.0.0", 0.0))
+        await world.offer(small_bundle("1.1.0", GOOD))
+        for _ in range(3):
+            world.tick(TABLE_S, "shop")
+            world.tick()
+        assert world.stage("1.1.0") == "refused"
+        (_, cart), (_, shop) = world.rollout.verdicts("cart"), world.rollout.verdicts("shop")
+        assert cart.gain > 0
+        assert cart.weight > 0.9
+        assert shop.gain < 0
+        assert shop.weight == 0.0
+        world.rollout.stop()
+        assert world.rollout.verdicts("shop") == []
+
+
 async def test_what_turns_bad_gives_way_to_what_was_before() -> None:
     async with World(replace(QUICK, canary=0.0)) as world:
         await world.offer(small_bundle("1.0.0", 0.0))
@@ -226,6 +274,8 @@ async def test_values_that_cannot_be_true_end_it(caplog: pytest.LogCaptureFixtur
         world.tick(count=3)
         assert world.serving() == "1.0.0"
         assert world.rollout.state().ends == {("rolled_back", "errors"): 1}
+        *_, broken = world.rollout.verdicts("cart")
+        assert (broken.version, broken.weight) == ("1.1.0", 0.0)
         await world.offer(small_bundle("1.2.0", GOOD))
 
         def no(_: object) -> object:

@@ -9,6 +9,7 @@ from attnroute.rollout.states import (
     ScorersState,
     SeatState,
     Standing,
+    Verdict,
     seat_state,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "ScorersState",
     "SeatState",
     "Standing",
+    "Verdict",
     "seat_state",
 ]

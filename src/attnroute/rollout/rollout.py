@@ -32,9 +32,10 @@ from attnroute.rollout.states import (
     SeatState,
     Stage,
     Standing,
+    Verdict,
     seat_state,
 )
-from attnroute.scoring.arbiter import Arbiter
+from attnroute.scoring.arbiter import Arbiter, Seat
 from attnroute.scoring.attention import AttentionScorer, Model, Scale
 from attnroute.scoring.beside import BesideScorer
 from attnroute.scoring.worker import ScoringWorker
@@ -45,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 SLOW_TICKS = 5
 """Ticks in a row without the end of a run after which a model is too slow."""
+
+AT_FAULT = ("gate", "errors", "slow")
+"""Causes of an end that lie in the bundle."""
 
 HISTORY = 20
 """Bundles that are remembered."""
@@ -82,6 +86,9 @@ class Rollout:
         self._frozen = False
         self._history: deque[Standing] = deque(maxlen=HISTORY)
         self._ends: dict[tuple[str, str], int] = {}
+        self._condemned: dict[str, Verdict] = {}
+        """By service, of the bundle that was ended last for what it did. Its gates are gone, and
+        whoever put it on the channel has not heard it yet: a verdict takes as long as an end."""
 
     # --- services --------------------------------------------------------------------------------
 
@@ -94,6 +101,7 @@ class Rollout:
     def detach(self, service: str) -> None:
         """It is not any more."""
         arbiter = self._arbiters.pop(service, None)
+        self._condemned.pop(service, None)
         for deployed in (*self._deployed(), *([self._previous] if self._previous else [])):
             deployed.scorers.pop(service, None)
             deployed.gains.pop(service, None)
@@ -120,6 +128,17 @@ class Rollout:
             for deployed in self._deployed()
             for service, seat in deployed.seats.items()
         ]
+
+    def verdicts(self, service: str) -> list[Verdict]:
+        """What the service's gates say of the bundles that are judged, and said of the last one
+        that was ended for it."""
+        judged = [
+            _verdict(deployed, seat, seat.weight, serving=seat.say > 0.0)
+            for deployed in self._deployed()
+            if (seat := deployed.seats.get(service)) is not None
+        ]
+        condemned = self._condemned.get(service)
+        return judged if condemned is None else [*judged, condemned]
 
     # --- bundles ---------------------------------------------------------------------------------
 
@@ -300,6 +319,7 @@ class Rollout:
         bad, self._serving = self._serving, None
         if bad is None:
             return
+        self._condemn(bad, cause)
         self._unseat(bad)
         self._end(bad.standing, "rolled_back", cause, problem)
         previous, self._previous = self._previous, None
@@ -309,6 +329,7 @@ class Rollout:
     def _refuse_candidate(self, cause: str, problem: str) -> None:
         candidate, self._candidate = self._candidate, None
         if candidate is not None:
+            self._condemn(candidate, cause)
             self._unseat(candidate)
             self._end(candidate.standing, "refused", cause, problem)
 
@@ -351,6 +372,7 @@ class Rollout:
         self._had_one = False
         # What is configured next may be the same bundle again.
         self._history.clear()
+        self._condemned.clear()
 
     def close(self) -> None:
         """Lets the thread that loads end; waits for nothing."""
@@ -387,6 +409,21 @@ class Rollout:
         deployed.seats.clear()
         deployed.scorers.clear()
 
+    def _condemn(self, deployed: Deployed, cause: str) -> None:
+        """Keeps what its gates say, if it ends for what it did."""
+        if cause not in AT_FAULT:
+            return
+        self._condemned = {
+            # Good at this service and ended because of another one: its weight stands.
+            service: _verdict(
+                deployed,
+                seat,
+                seat.weight if cause == "gate" and not seat.bad_steps else 0.0,
+                serving=False,
+            )
+            for service, seat in deployed.seats.items()
+        }
+
     def _change(self, standing: Standing, stage: Stage, reason: str) -> None:
         standing.stage, standing.reason = stage, reason
         standing.changed_at_s = self._clock.wall_s()
@@ -401,3 +438,8 @@ class Rollout:
             logger.info("a model gave way", extra=about)
         else:
             logger.warning("a model was refused or rolled back", extra=about)
+
+
+def _verdict(deployed: Deployed, seat: Seat, weight: float, *, serving: bool) -> Verdict:
+    standing, gate = deployed.standing, seat.gate
+    return Verdict(standing.name, standing.version, gate.gd, weight, gate.steps, serving=serving)

@@ -19,6 +19,7 @@ __all__ = [
     "SeatState",
     "Stage",
     "Standing",
+    "Verdict",
     "seat_state",
 ]
 
@@ -89,6 +90,22 @@ class RolloutState:
     """Newest first."""
     ends: Mapping[tuple[str, str], int]
     """How often a bundle came to an end, by stage and cause."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate of one service says of one bundle, for whoever moves channels."""
+
+    name: str
+    version: str
+    gain: float
+    """gd, nat a call: above 0 its costs fit better than the table's."""
+    weight: float
+    """Of the gate, 0 to 1; 0 where the bundle was ended for what it did."""
+    windows: int
+    """That the gate has judged."""
+    serving: bool
+    """It has a say; else it only watches, or is over."""
 
 
 @dataclass(frozen=True)
