@@ -20,6 +20,7 @@ from tests.support.wait import patience_s, until_blocking
 
 from attnroute.demo.balancers import BALANCERS, LEARNED
 from attnroute.demo.faults import FAULTS
+from attnroute.demo.models import default_bundle
 from attnroute.demo.run import SIDECARS
 from attnroute.demo.world import WORLDS
 
@@ -171,7 +172,21 @@ def test_the_files_are_there_and_whole(finished: tuple[Path, dict[str, Any]]) ->
 
 def test_what_is_missing_is_said(finished: tuple[Path, dict[str, Any]]) -> None:
     _, document = finished
-    assert any("attention router" in text for text in document["missing"])
+    assert any("a model that is trained" in text for text in document["missing"])
+
+
+def test_the_default_model_is_swapped_in_while_calls_flow(
+    finished: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, document = finished
+    model = document["model"]
+    source = default_bundle()
+    assert source is not None
+    assert model["published"] == source.name
+    assert {swap["sidecar"] for swap in model["swaps"]} == set(range(SIDECARS))
+    assert {swap["version"] for swap in model["swaps"]} == {source.name}
+    page = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"model {source.name} was swapped in" in page
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

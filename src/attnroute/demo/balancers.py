@@ -31,7 +31,6 @@ BEATEN_BY_LEARNED = ("round_robin", "least_request_all")
 """Balancers that `learned` has to beat in mean and p99, else the demo ends with exit code 1."""
 
 MISSING = (
-    "the attention router: a network on top of the table that `learned` goes by",
-    "models that are trained, checked and swapped while traffic flows",
+    "a model that is trained on the calls of the demo (docs/models.md: how a trainer does it)",
 )
 """What later versions add to the comparison; said at the end of every run."""

@@ -46,6 +46,11 @@ class Plan:
     measured_s: float
 
     @property
+    def swap_number(self) -> int:
+        """The slice before which the model is published: the first of the second half."""
+        return self.rounds // 2 * (len(self.slices) // self.rounds)
+
+    @property
     def loaded_s(self) -> float:
         """Full load: settling and measured."""
         return self.settle_s + self.measured_s

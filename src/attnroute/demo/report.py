@@ -77,6 +77,7 @@ def draw(results: Results) -> bytes:
     right.set_title("the same calls and weather at the same place")
     for number in range(1, results.plan.rounds):
         right.axvline(number * results.plan.measured_s, color="#999999", linewidth=0.8)
+    _mark_swaps(right, results)
     for axis, marks in ((left.xaxis, (1.0, 3.0)), (right.yaxis, (1.0, 2.0, 5.0))):
         axis.set_major_locator(LogLocator(subs=marks))
         axis.set_major_formatter("{x:g}")
@@ -106,6 +107,21 @@ def _draw_timeline(axes: Axes, measured: Measured, colour: str, results: Results
     means = binned_means(measured.points, total_s=total_s, bins=_BINS)
     times_s = [total_s * (index + 0.5) / _BINS for index in range(_BINS)]
     axes.plot(times_s, [1e3 * value for value in means], color=colour)
+
+
+def _mark_swaps(axes: Axes, results: Results) -> None:
+    """One line for each version at the moment it began to serve, in whichever sidecar first."""
+    marked: set[str] = set()
+    for swap in sorted(results.models.swaps, key=lambda swap: swap.at_s):
+        if swap.version not in marked:
+            marked.add(swap.version)
+            axes.axvline(swap.time_s, color="#000000", linewidth=1.2, linestyle="--")
+            axes.annotate(
+                f" model {swap.version}",
+                (swap.time_s, 0.98),
+                xycoords=("data", "axes fraction"),
+                verticalalignment="top",
+            )
 
 
 def binned_means(points: Sequence[Point], *, total_s: float, bins: int) -> list[float]:
@@ -206,6 +222,7 @@ def _verdict(results: Results) -> str:
         f"<p>{results.finished_calls} calls in all, {results.failed_calls} failed; "
         f"99 % were sent at most {1e3 * results.lateness_p99_s:.1f} ms late.</p>"
     )
+    text += f"<p>{html.escape(results.models.words)}.</p>"
     if not results.kept_up:
         text += f'<p class="alarm">{html.escape(TOO_SLOW)}</p>'
     return text

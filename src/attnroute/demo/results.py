@@ -14,6 +14,7 @@ from typing import Any
 from attnroute.demo.balancers import Balancer
 from attnroute.demo.faults import FaultResults
 from attnroute.demo.messages import Sample
+from attnroute.demo.models import ModelResults
 from attnroute.demo.plan import Plan, Slice
 from attnroute.demo.world import World
 
@@ -115,6 +116,7 @@ class Results:
     finished_calls: int = 0
     lateness_s: list[float] = field(default_factory=list)
     faults: FaultResults = field(init=False)
+    models: ModelResults = field(default_factory=ModelResults)
     _slices: dict[int, Slice] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,6 +187,7 @@ class Results:
                 "kept_up": self.kept_up,
             },
             "balancers": [_rounded(asdict(row)) for row in self.figures()],
+            "model": self.models.document(),
             "faults": [row.document() for row in self.faults.figures()],
         }
 

@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.live import Live
 
 from attnroute.demo import faults
-from attnroute.demo.balancers import BALANCERS, Balancer
+from attnroute.demo.balancers import BALANCERS, LEARNED, Balancer
 from attnroute.demo.messages import EndpointSpec, LoadSpec, Order, Sample, encode_spec
+from attnroute.demo.models import Registry, default_bundle
 from attnroute.demo.plan import BRIDGE_LOAD, Plan, Slice, make_plan
 from attnroute.demo.processes import Child, Children, DemoError
 from attnroute.demo.results import Results
@@ -40,6 +41,7 @@ from attnroute.demo.sidecars import (
 from attnroute.demo.verdict import shortfalls
 from attnroute.demo.view import Snapshot, progress_line, render
 from attnroute.demo.world import World
+from attnroute.errors import AdminError
 
 _T = TypeVar("_T")
 
@@ -109,12 +111,20 @@ async def _start_and_play(
         specs.append(EndpointSpec(world.name, count + index, seed, fault))
     endpoints = await start_endpoints(children, specs)
     addresses = [endpoint.address for endpoint in endpoints]
-    trainer = await start_trainer(children, folder)
-    policy = PolicyFile(folder / "policy.yaml", addresses[:count], trainer, addresses[count:])
+    source = default_bundle()
+    registry = None if source is None else Registry(folder / "models", source)
+    trainer = await start_trainer(children, folder, registry)
+    policy = PolicyFile(
+        folder / "policy.yaml",
+        addresses[:count],
+        trainer,
+        addresses[count:],
+        models=registry is not None,
+    )
     policy.write(plan.slices[0].balancer)
     async with _sidecars(children, policy.path) as sidecars:
         clients = await start_load(children, world, seed, sidecars)
-        run = Run(world, plan, policy, sidecars, clients, addresses[:count], console)
+        run = Run(world, plan, policy, sidecars, clients, addresses[:count], console, registry)
         await run.play(endpoints[count:])
     return run
 
@@ -183,7 +193,12 @@ class Run:
         clients: Sequence[Child],
         addresses: Sequence[str],
         console: Console,
+        registry: Registry | None = None,
     ) -> None:
+        self._registry = registry
+        self._asks_models = registry is not None
+        self._learned_s: list[float] = []
+        """When measuring `learned` began, by round; monotonic."""
         self.results = Results(world, plan, BALANCERS)
         self.reloads = 0
         self._in_force = ""
@@ -225,7 +240,12 @@ class Run:
 
     async def _play_all(self) -> None:
         await self._play_slices()
+        await self._ask_models()
+        # What gates make of endpoints that fail is no part of the comparison.
+        self._asks_models = False
         await self._play_faults()
+        if self._registry is not None:
+            self.results.models.stable = await asyncio.to_thread(self._registry.stable)
 
     async def _play_faults(self) -> None:
         """Each balancer meets the endpoints that are ill, which come and go by reload under load:
@@ -266,6 +286,9 @@ class Run:
         before: Slice | None = None
         for slice_ in self._plan.slices:
             self._phase, self._slice = "switching to", slice_
+            if self._registry is not None and slice_.number == self._plan.swap_number:
+                await asyncio.to_thread(self._registry.publish)
+                self.results.models.published = self._registry.version
             self._order_bridge(slice_, end_s)
             await self._switch(slice_.balancer)
             if before is not None:
@@ -304,6 +327,8 @@ class Run:
         self._phase = "settling"
         await _sleep_until(start_s + self._plan.settle_s)
         self._phase = "measuring"
+        if slice_.balancer.key == LEARNED:
+            self._learned_s.append(start_s + self._plan.settle_s)
         await _sleep_until(start_s + seconds)
         return start_s + seconds
 
@@ -367,7 +392,21 @@ class Run:
     async def _poll_admin(self) -> None:
         while True:
             self._states = await endpoint_states(self._sidecars)
+            await self._ask_models()
             await asyncio.sleep(_ADMIN_PERIOD_S)
+
+    async def _ask_models(self) -> None:
+        """What serves in the sidecars; nothing while one does not answer."""
+        if not self._asks_models:
+            return
+        with contextlib.suppress(AdminError):
+            answers = await asyncio.gather(*(sidecar.model() for sidecar in self._sidecars))
+            for number, answer in enumerate(answers):
+                self.results.models.take(number, answer, self._measured_s)
+
+    def _measured_s(self, at_s: float) -> float:
+        """How much of `learned` was measured by that monotonic time."""
+        return sum(min(max(0.0, at_s - one), self._plan.measured_s) for one in self._learned_s)
 
     async def _show(self) -> None:
         with Live(console=self._console, auto_refresh=False, transient=True) as live:

@@ -22,6 +22,7 @@ from typing import Any
 from attnroute._proto.admin.v1 import admin_pb2
 from attnroute.admin.client import AdminClient
 from attnroute.demo.balancers import Balancer
+from attnroute.demo.models import CHANNEL, Registry
 from attnroute.demo.processes import Child, Children, DemoError
 from attnroute.demo.world import SERVICE
 from attnroute.errors import AdminError
@@ -35,10 +36,14 @@ DRAIN_LIMIT_S = 5
 _POLL_S = 0.02
 
 
-def policy_text(balancer: Balancer, endpoints: Sequence[str], trainer: str) -> str:
+def policy_text(
+    balancer: Balancer, endpoints: Sequence[str], trainer: str, *, models: bool = False
+) -> str:
     """The whole policy of both sidecars; the system picks every port. Ejection is on for all of
     them, and has nothing to do until endpoints are ill. They learn under every balancer, as a
-    service would that is about to change to `learned`. trainer: address of the fleet exchange."""
+    service would that is about to change to `learned`. trainer: address of the fleet exchange;
+    models: it keeps bundles, too."""
+    model = f"{{registry: '{trainer}', channel: {CHANNEL}, cache: model-cache}}"
     lines = "".join(f"        - {address}\n" for address in endpoints)
     return (
         "admin: {grpc: 127.0.0.1:0, http: 127.0.0.1:0}\n"
@@ -53,7 +58,7 @@ def policy_text(balancer: Balancer, endpoints: Sequence[str], trainer: str) -> s
         "    request_class: {}\n"
         "    endpoints:\n"
         "      static:\n"
-        f"{lines}"
+        f"{lines}" + (f"model: {model}\n" if models else "")
     )
 
 
@@ -70,9 +75,16 @@ class PolicyFile:
     """Replaced as a whole, so that nobody reads half of it."""
 
     def __init__(
-        self, path: Path, endpoints: Sequence[str], trainer: str, ill: Sequence[str] = ()
+        self,
+        path: Path,
+        endpoints: Sequence[str],
+        trainer: str,
+        ill: Sequence[str] = (),
+        *,
+        models: bool = False,
     ) -> None:
         self.path = path
+        self._models = models
         self._trainer = trainer
         self._endpoints, self._ill = endpoints, ill
 
@@ -80,7 +92,7 @@ class PolicyFile:
         """Returns the sha256 that the admin API will show once this is in force. with_ill: the
         endpoints that are ill are among the others."""
         endpoints = [*self._endpoints, *self._ill] if with_ill else self._endpoints
-        text = policy_text(balancer, endpoints, self._trainer).encode()
+        text = policy_text(balancer, endpoints, self._trainer, models=self._models).encode()
         fresh = self.path.with_suffix(".new")
         fresh.write_bytes(text)
         fresh.replace(self.path)
@@ -118,15 +130,23 @@ class Sidecar:
         """Raises AdminError."""
         return await asyncio.to_thread(self._admin.get_weights, SERVICE)
 
+    async def model(self) -> admin_pb2.GetModelResponse:
+        """Raises AdminError."""
+        return await asyncio.to_thread(self._admin.get_model)
+
     def close(self) -> None:
         """The admin connection; the process is stopped by `Children`."""
         self._admin.close()
 
 
-async def start_trainer(children: Children, folder: Path) -> str:
-    """Starts `attnroute trainer` on a leash; returns the address of the fleet exchange."""
+async def start_trainer(children: Children, folder: Path, registry: Registry | None = None) -> str:
+    """Starts `attnroute trainer` on a leash; returns the address of the fleet exchange, at which
+    the registry is, too."""
     config = folder / "trainer.yaml"
-    config.write_text("fleet: {address: 127.0.0.1:0}\nhttp: 127.0.0.1:0\n", encoding="utf-8")
+    text = "fleet: {address: 127.0.0.1:0}\nhttp: 127.0.0.1:0\n"
+    if registry is not None:
+        text += f"registry: {{directory: {registry.directory.name}}}\n"
+    config.write_text(text, encoding="utf-8")
     _, ports = await _start(children, "trainer", "trainer", config)
     return str(ports["fleet"])
 

@@ -103,6 +103,7 @@ def closing(results: Results, reloads: int) -> RenderableType:
             f"lowest mean: {balancers[best].label}, "
             f"{best_ms / worst_ms:.2f} of that of {balancers[worst].label}"
         )
+    lines.append(results.models.words)
     if not results.kept_up:
         lines.append(f"{TOO_SLOW} (p99 of the delay: {1e3 * results.lateness_p99_s:.1f} ms)")
     turns = results.faults.figures()

@@ -19,6 +19,15 @@ def test_the_parts_fill_the_time(seconds: float) -> None:
     assert plan.loaded_s == plan.settle_s + plan.measured_s
 
 
+@pytest.mark.parametrize(
+    ("seconds", "number"), [(SECONDS_MIN, 0), (60.0, 4), (120.0, 4), (160.0, 8)]
+)
+def test_the_model_comes_with_the_second_half_of_the_rounds(seconds: float, number: int) -> None:
+    plan = make_plan(seconds, BALANCERS)
+    assert plan.swap_number == number
+    assert plan.slices[number].round_number == plan.rounds // 2
+
+
 @pytest.mark.parametrize("seconds", [SECONDS_MIN, SECONDS_DEFAULT, 600.0])
 def test_every_balancer_plays_each_round_once(seconds: float) -> None:
     plan = make_plan(seconds, BALANCERS)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from attnroute.demo.balancers import BALANCERS
+from attnroute.demo.balancers import BALANCERS, MISSING
 from attnroute.demo.messages import Sample
+from attnroute.demo.models import Swap
 from attnroute.demo.plan import make_plan
 from attnroute.demo.report import binned_means, draw, write_report
 from attnroute.demo.results import TOO_SLOW, Point, Results
@@ -60,6 +61,12 @@ def test_the_picture_has_a_line_for_each_balancer() -> None:
     assert different > 5000
 
 
+def test_a_swap_is_marked_on_the_picture() -> None:
+    with_swap = some_results()
+    with_swap.models.swaps.append(Swap(0, "1.0.0", at_s=5.0, time_s=7.0))
+    assert png_pixels(draw(with_swap)) != png_pixels(draw(some_results()))
+
+
 def test_the_page_holds_picture_table_and_what_is_missing(tmp_path: Path) -> None:
     files = write_report(
         tmp_path / "new" / "folder", some_results(), {"a": 1}, "attnroute demo <x>"
@@ -70,7 +77,7 @@ def test_the_page_holds_picture_table_and_what_is_missing(tmp_path: Path) -> Non
     assert image is not None
     assert base64.b64decode(image[1]) == files.plot.read_bytes()
     assert all(f"<td>{balancer.label}</td>" in page for balancer in BALANCERS)
-    assert "the attention router" in page
+    assert MISSING[0] in page
     assert "attnroute demo &lt;x&gt;" in page
     assert "http" not in page
     assert TOO_SLOW not in page

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnroute.demo.balancers import BALANCERS, Balancer
+from attnroute.demo.models import CHANNEL
 from attnroute.demo.sidecars import LISTENER, PolicyFile
 from attnroute.demo.world import SERVICE
 from attnroute.policy.load import load_policy
@@ -28,6 +29,14 @@ def test_the_policy_is_valid_and_says_what_it_should(tmp_path: Path, balancer: B
     assert SERVICE in service.authorities
     assert service.request_class is not None
     assert loaded.policy.fleet.trainer == TRAINER
+
+
+def test_sidecars_follow_the_channel_that_the_demo_publishes_to(tmp_path: Path) -> None:
+    file = PolicyFile(tmp_path / "policy.yaml", ADDRESSES, TRAINER, models=True)
+    file.write(BALANCERS[0])
+    model = load_policy(file.path).policy.model
+    assert model is not None
+    assert (model.registry, model.channel) == (TRAINER, CHANNEL)
 
 
 def test_endpoints_that_are_ill_join_and_leave(tmp_path: Path) -> None:
