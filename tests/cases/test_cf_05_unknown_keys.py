@@ -40,10 +40,12 @@ def test_cf_05_unknown_value_of_a_choice() -> None:
 
 
 def test_cf_05_file_of_a_newer_version() -> None:
-    found = problems(with_top("model: {channel: stable}\n"))
-    assert [each.split(":")[0] for each in found] == ["6"]
-    for each in found:
-        assert each.endswith(f"comes in a later version, {__version__} does not know it; remove it")
+    found = problems(
+        with_service("endpoints: {xds: {}}").replace("endpoints: {static: [10.0.0.1:1]},", "")
+    )
+    (problem,) = [each for each in found if "`xds`" in each]
+    assert problem.startswith("4:21: key `xds` in `services.cart.endpoints` comes in version 0.2, ")
+    assert f"{__version__} does not know it; until then write `static`" in problem
 
 
 def test_cf_05_only_keys_of_ones_own_are_free() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from tests.support.models import write_small
 from tests.support.prometheus import PROMTOOL, prometheus
 from tests.support.sidecar import Sidecar, minimal_policy
 from tests.support.sync_peer import sync_channel, sync_peer, unary
@@ -20,13 +21,17 @@ CALLS = 20
 DOC = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
-def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
-    """A sidecar that has seen good calls, a refused one, no load report and a failed reload."""
+def with_traffic(start_sidecar: Start, address: str, models: Path) -> Sidecar:
+    """A sidecar that has seen good calls, a refused one, no load report, a failed reload, a bundle
+    that serves, one that was overtaken and one in its shadow, and a channel that cannot be read.
+    models: a directory of its own."""
+    write_small(models, "1.0.0")
     extra = (
         "    load_reports: {out_of_band: {interval: 1s}}\n"
         "    request_class: {}\n"
         "    balancer: {type: learned}\n"
         "fleet: {trainer: '127.0.0.1:1'}\n"  # nobody listens on that port
+        f"model: {{directory: {models}/default, rollout: {{min_interval: 0s, steps: 1000}}}}\n"
     )
     policy = minimal_policy(
         address,
@@ -47,14 +52,23 @@ def with_traffic(start_sidecar: Start, address: str) -> Sidecar:
         pytest.raises(grpc.RpcError),
     ):
         unary(channel)
+    sidecar.until(lambda: sidecar.metric("attnroute_scorer_runs_total", stage="serving"), "runs")
+    write_small(models, "1.1.0")
+    sidecar.until(lambda: sidecar.metric("attnroute_model_info", version="1.1.0"), "a shadow")
+    write_small(models, "1.2.0")
+    sidecar.until(lambda: sidecar.metric("attnroute_model_ends_total"), "the end of a bundle")
+    channel = models / "default" / "channels" / "stable.json"
+    channel.parent.mkdir()
+    channel.write_text("not JSON")
+    sidecar.until(lambda: sidecar.metric("attnroute_registry_failures_total"), "a failure")
     sidecar.write_policy(policy + "oddity: 1\n")
     sidecar.until(lambda: sidecar.metric("attnroute_policy_rejected") == 1, "the failed reload")
     return sidecar
 
 
-def test_the_page_is_one_valid_exposition(start_sidecar: Start) -> None:
+def test_the_page_is_one_valid_exposition(start_sidecar: Start, tmp_path: Path) -> None:
     with sync_peer() as peer:
-        sidecar = with_traffic(start_sidecar, peer.address)
+        sidecar = with_traffic(start_sidecar, peer.address, tmp_path)
         answer = sidecar.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
         families = sidecar.metrics()
     assert answer.content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -85,15 +99,19 @@ def test_the_page_is_one_valid_exposition(start_sidecar: Start) -> None:
     }
 
 
-def test_nothing_has_labels_of_method_and_endpoint_at_once(start_sidecar: Start) -> None:
+def test_nothing_has_labels_of_method_and_endpoint_at_once(
+    start_sidecar: Start, tmp_path: Path
+) -> None:
     with sync_peer() as peer:
-        sidecar = with_traffic(start_sidecar, peer.address)
+        sidecar = with_traffic(start_sidecar, peer.address, tmp_path)
         for family in sidecar.metrics():
             for sample in family.samples:
                 assert len({"method", "request_class", "endpoint"} & set(sample.labels)) <= 1
 
 
-def test_docs_list_every_family_with_its_type_and_labels(start_sidecar: Start) -> None:
+def test_docs_list_every_family_with_its_type_and_labels(
+    start_sidecar: Start, tmp_path: Path
+) -> None:
     rows = re.findall(
         r"^\| `(attnroute_\w+)` \| (\w+) \| ([\w, ]*)\|", DOC.read_text(), flags=re.MULTILINE
     )
@@ -102,7 +120,7 @@ def test_docs_list_every_family_with_its_type_and_labels(start_sidecar: Start) -
     }
     documented = {name: (kind, labels - {""}) for name, (kind, labels) in documented.items()}
     with sync_peer() as peer:
-        page = with_traffic(start_sidecar, peer.address).get("/metrics").body.decode()
+        page = with_traffic(start_sidecar, peer.address, tmp_path).get("/metrics").body.decode()
     served = {
         name: (kind, labels_of(page, name))
         for name, kind in re.findall(r"^# TYPE (attnroute_\w+) (\w+)$", page, flags=re.MULTILINE)
@@ -117,10 +135,10 @@ def labels_of(page: str, family: str) -> frozenset[str]:
     return frozenset(names - {"le"})
 
 
-def test_promtool_finds_nothing_to_complain_about(start_sidecar: Start) -> None:
+def test_promtool_finds_nothing_to_complain_about(start_sidecar: Start, tmp_path: Path) -> None:
     assert PROMTOOL.exists(), "run `scripts/fetch-debs prometheus`"
     with sync_peer() as peer:
-        page = with_traffic(start_sidecar, peer.address).get("/metrics").body
+        page = with_traffic(start_sidecar, peer.address, tmp_path).get("/metrics").body
     checked = subprocess.run(
         [PROMTOOL, "check", "metrics"], input=page, capture_output=True, check=False, timeout=60
     )
@@ -130,7 +148,7 @@ def test_promtool_finds_nothing_to_complain_about(start_sidecar: Start) -> None:
 
 def test_a_real_prometheus_scrapes_it(start_sidecar: Start, tmp_path: Path) -> None:
     with sync_peer() as peer:
-        sidecar = with_traffic(start_sidecar, peer.address)
+        sidecar = with_traffic(start_sidecar, peer.address, tmp_path)
         with prometheus(tmp_path, sidecar.http) as server:
             sidecar.until(lambda: server.value("up") == 1, "a scrape")
             assert server.target()["lastError"] == ""
