@@ -57,9 +57,9 @@ def with_traffic(start_sidecar: Start, address: str, models: Path) -> Sidecar:
     sidecar.until(lambda: sidecar.metric("attnroute_model_info", version="1.1.0"), "a shadow")
     write_small(models, "1.2.0")
     sidecar.until(lambda: sidecar.metric("attnroute_model_ends_total"), "the end of a bundle")
-    channel = models / "default" / "channels" / "stable.json"
-    channel.parent.mkdir()
-    channel.write_text("not JSON")
+    pointer = models / "default" / "channels" / "stable.json"
+    pointer.parent.mkdir()
+    pointer.write_text("not JSON")
     sidecar.until(lambda: sidecar.metric("attnroute_registry_failures_total"), "a failure")
     sidecar.write_policy(policy + "oddity: 1\n")
     sidecar.until(lambda: sidecar.metric("attnroute_policy_rejected") == 1, "the failed reload")
