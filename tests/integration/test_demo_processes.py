@@ -65,10 +65,13 @@ class TestEndpoint:
     async def test_calls_queue_in_order_for_its_workers(self, channel: grpc.aio.Channel) -> None:
         small = unary(channel, "/demo.Shop/Small")
         messages = [head(work=1.0).message(64) for _ in range(6)]
+        began_s = time.perf_counter()
         replies = [
             Reply.parse(answer)
             for answer in await patiently(asyncio.gather(*map(small, messages)), "six answers")
         ]
+        # Three turns, whenever the calls came.
+        assert time.perf_counter() - began_s >= 3 * 0.02 - 1e-3
         assert all(reply.service_s >= 0.02 - 1e-4 for reply in replies)
         # Two workers, six calls of 20 ms: the last ones wait for two others. They come some
         # milliseconds after the first ones; behind one other they would wait 20 ms at most.
