@@ -20,9 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnroute.errors import AttnrouteError
-from attnroute.sim.run import Task, parse_balancer, parse_seeds
+from attnroute.sim.run import parse_balancer, parse_seeds
 from attnroute.sim.scenario import LoadedScenario, load_scenario
-from benchmarks.decisions import FULL_SCAN, ORACLE, SCENARIOS, Figures, Paired, Store, paired, play
+from benchmarks.decisions import (
+    FULL_SCAN,
+    ORACLE,
+    SCENARIOS,
+    Figures,
+    Paired,
+    Store,
+    every_run,
+    paired,
+    play,
+)
 from benchmarks.worlds import AFTER_EVENT_S, STEADY_S, WARMUP_S, shortened
 
 ROOT = Path(__file__).resolve().parent
@@ -298,12 +308,7 @@ def main() -> int:
         scenarios = [load_scenario(file) for file in chosen(options.worlds)]
         if not options.full:
             scenarios = [shortened(scenario) for scenario in scenarios]
-        tasks = [
-            Task(scenario, balancer, seed)
-            for scenario in scenarios
-            for balancer in balancers
-            for seed in seeds
-        ]
+        tasks = every_run(scenarios, balancers, seeds)
         store = Store(ROOT.parent / ".cache" / "acceptance", fresh=options.fresh)
         figures = play(tasks, store, options.jobs)
     except AttnrouteError as error:

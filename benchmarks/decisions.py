@@ -300,6 +300,18 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def every_run(
+    scenarios: Sequence[LoadedScenario], balancers: Sequence[BalancerSpec], seeds: Sequence[int]
+) -> list[Task]:
+    """Every balancer in every scenario with every seed."""
+    return [
+        Task(scenario, balancer, seed)
+        for scenario in scenarios
+        for balancer in balancers
+        for seed in seeds
+    ]
+
+
 def main() -> int:
     """Plays and writes."""
     options = arguments()
@@ -311,12 +323,7 @@ def main() -> int:
         names = list(dict.fromkeys([*options.balancer.split(","), FULL_SCAN, ORACLE]))
         balancers = [parse_balancer(name) for name in names]
         scenarios = [load_scenario(file) for file in files]
-        tasks = [
-            Task(scenario, balancer, seed)
-            for scenario in scenarios
-            for balancer in balancers
-            for seed in seeds
-        ]
+        tasks = every_run(scenarios, balancers, seeds)
         store = Store(ROOT.parent / ".cache" / "decisions", fresh=options.fresh)
         figures = play(tasks, store, options.jobs)
     except AttnrouteError as error:
